@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.simulator.log_mutants import LOG_MUTANTS
 from tests.simulator.mutants import MUTANTS
 from tests.simulator.shells.mutants import SHELL_MUTANTS
+from tests.simulator.term_mutants import TERM_MUTANTS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "protocol-rules.md"
@@ -67,7 +68,7 @@ def test_every_rule_is_built_and_held_or_marked() -> None:
 
 
 def test_what_a_rule_names_exists_and_cites_it() -> None:
-    mutants = {mutant.name for mutant in (*MUTANTS, *LOG_MUTANTS, *SHELL_MUTANTS)}
+    mutants = {mutant.name for mutant in (*MUTANTS, *TERM_MUTANTS, *LOG_MUTANTS, *SHELL_MUTANTS)}
     wrong = []
     for number, section in rules().items():
         for name in named(section, "Built in"):

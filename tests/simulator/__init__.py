@@ -7,11 +7,12 @@ from tests.simulator.cluster import LedgerCluster, Result
 from tests.simulator.log_cluster import LogCluster
 from tests.simulator.plan import Plan
 from tests.simulator.scenarios import draw_plan
+from tests.simulator.terms import UnboundedCluster
 
 __all__ = ["Plan", "Result", "draw_plan", "simulate"]
 
 
 def simulate(plan: Plan, transcript: list[str] | None = None) -> Result:
     """Runs a plan; with `transcript`, writes down all that happens."""
-    cluster = LogCluster if plan.scenario == "log" else LedgerCluster
-    return cluster(plan, transcript).run()
+    clusters = {"log": LogCluster, "unbounded": UnboundedCluster}
+    return clusters.get(plan.scenario, LedgerCluster)(plan, transcript).run()

@@ -20,6 +20,7 @@ from tests.simulator.scenarios import STRATEGIES
 from tests.simulator.shells import command as shells
 from tests.simulator.shells.weather import STRATEGIES as SHELL_STRATEGIES
 from tests.simulator.shrink import shrink
+from tests.simulator.term_mutants import TERM_MUTANTS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.mutants:
-        for each in MUTANTS:
+        for each in (*MUTANTS, *TERM_MUTANTS):
             print(f"{each.name:26} {each.rule:3} {each.seeds:>5} seeds  {each.conversation or '-':34} {each.story}")
         shells.list_mutants()
         return 0
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, help="stop after this time, whatever the number of seeds")
-    parser.add_argument("--scenario", choices=("ledger", "log"), help="instead of what the seed says")
+    parser.add_argument("--scenario", choices=("ledger", "log", "unbounded"), help="instead of what the seed says")
     parser.add_argument(
         "--strategy",
         help=f"instead of what the seed says: one of {', '.join((*sorted(STRATEGIES), 'wild'))}; "

@@ -39,7 +39,8 @@ class BookieChecks:
 
     def _learn(self, truth: LedgerTruth, batch: Batch) -> None:
         for entry_id, payload in zip(batch.entry_ids, batch.payloads(), strict=True):
-            if entry_id >= len(truth.submitted) or truth.submitted[entry_id] != payload:
+            submitted = truth.lists.get(batch.stamp, [])
+            if entry_id >= len(submitted) or submitted[entry_id] != payload:
                 self._facts.fail(
                     "I4", f"entry {truth.ledger_id}/{entry_id} is stored as {payload!r}, and was not submitted so"
                 )

@@ -141,6 +141,9 @@ class SimulatedBookie(Server):
     def _proving(self, ledger: LedgerOnBookie, client: int) -> Sequence[Batch] | None:
         """The batch that proves the last add confirmed after a restart (R11), or None if it can't be read."""
         entry_id, stamp = ledger.proof_place
+        held = self.disk[ledger.ledger_id].held if ledger.ledger_id in self.disk else {}
+        if ledger.may_have_later_terms:
+            stamp, entry_id = max(held, default=(stamp, entry_id))
         doubted, subject = self.world.rates.doubted, 1000 * ledger.ledger_id + entry_id
         if doubted and self.world.fault("doubt", doubted, client, self.number, "doubt", subject):
             return None

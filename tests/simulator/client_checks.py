@@ -16,14 +16,13 @@ class ClientChecks:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def added(self, ledger_id: int, first_entry_id: int, payloads: Sequence[bytes]) -> None:
-        """A writer submits entries."""
+    def added(self, ledger_id: int, first_entry_id: int, payloads: Sequence[bytes], stamp: int = 1) -> None:
+        """The writer of this term submits entries. If it is deposed, it may not know that yet."""
         truth = self._facts.ledgers[ledger_id]
-        if first_entry_id != len(truth.submitted):
-            self._facts.fail(
-                "W1", f"ledger {ledger_id}: id {first_entry_id} given to submission {len(truth.submitted)}"
-            )
-        truth.submitted += payloads
+        submitted = truth.lists[stamp]
+        if first_entry_id != len(submitted):
+            self._facts.fail("W1", f"ledger {ledger_id}: id {first_entry_id} given to submission {len(submitted)}")
+        submitted += payloads
         truth.barriers += [self._facts.highest_position] * len(payloads)
         if truth.superseded_from is None and self._is_superseded(truth):
             truth.superseded_from = first_entry_id
@@ -32,11 +31,16 @@ class ClientChecks:
         number, owner = self._facts.served
         return owner != truth.owner and number > self._facts.segments.get(truth.ledger_id, number)
 
-    def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
-        """A writer reports entries as confirmed."""
+    def confirmed(self, ledger_id: int, last_add_confirmed: int, stamp: int = 1) -> None:
+        """The writer of this term reports entries as confirmed."""
         truth = self._facts.ledgers[ledger_id]
-        if last_add_confirmed <= truth.confirmed or last_add_confirmed >= len(truth.submitted):
-            self._facts.fail("O5", f"ledger {ledger_id}: confirmed {last_add_confirmed} after {truth.confirmed}")
+        before = truth.confirmed_of.get(stamp, -1)
+        if last_add_confirmed <= before or last_add_confirmed >= len(truth.lists[stamp]):
+            self._facts.fail("O5", f"ledger {ledger_id}: confirmed {last_add_confirmed} after {before}")
+        truth.confirmed_of[stamp] = last_add_confirmed
+        if stamp < truth.record.open_term:
+            self._confirmed_late(truth, stamp, last_add_confirmed)
+            return
         last = truth.last_entry_id
         if last is not None and last_add_confirmed > last:
             self._facts.fail(
@@ -51,6 +55,13 @@ class ClientChecks:
         if self._facts.world.plan.scenario == "log":
             self._confirmed_in_log(truth, first, last_add_confirmed)
 
+    def _confirmed_late(self, truth: LedgerTruth, stamp: int, last_add_confirmed: int) -> None:
+        """A deposed writer's entries: only what the takeover has kept may be confirmed to it (O6)."""
+        if last_add_confirmed > truth.record.end_of_stamp(stamp):
+            where = f"ledger {truth.ledger_id}, which is open in term {truth.record.open_term}"
+            self._facts.fail("O6", f"entry {last_add_confirmed} of term {stamp} was confirmed in {where}")
+        self._facts.world.count("an entry was confirmed to a deposed writer, and was kept")
+
     def _confirmed_in_log(self, truth: LedgerTruth, first: int, last: int) -> None:
         number = self._facts.segments.get(truth.ledger_id)
         if number is None:
@@ -64,11 +75,13 @@ class ClientChecks:
                 self._facts.fail("O7", f"record {number}:{entry_id} was submitted after {barrier} was confirmed")
         self._facts.highest_position = max(self._facts.highest_position, (number, last))
 
-    def writer_fenced(self, ledger_id: int, unconfirmed: range) -> None:
-        """A writer learns that it is deposed, and of which entries the fate is unknown (W4)."""
+    def writer_fenced(self, ledger_id: int, unconfirmed: range, first: int = 0, stamp: int = 1) -> None:
+        """A writer learns that it is deposed, and of which entries the fate is unknown (W4). `first` is its term's first
+        entry."""
         truth = self._facts.ledgers[ledger_id]
-        if unconfirmed != range(truth.confirmed + 1, len(truth.submitted)):
-            said = f"{truth.confirmed} of {len(truth.submitted)} were confirmed, and it says {unconfirmed} were not"
+        confirmed, submitted = truth.confirmed_of.get(stamp, first - 1), truth.lists[stamp]
+        if unconfirmed != range(confirmed + 1, len(submitted)):
+            said = f"{confirmed} of {len(submitted)} were confirmed, and it says {unconfirmed} were not"
             self._facts.fail("W4", f"ledger {ledger_id}: {said}")
 
     def writer_closed(self, ledger_id: int, metadata: LedgerMetadata) -> None:

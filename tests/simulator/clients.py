@@ -31,7 +31,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
-from replog.protocol.model import WRITER_TERM, Fragment, LedgerMetadata, LedgerState
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from tests.simulator.calls import Call, describe_call
@@ -205,10 +205,16 @@ class WriterShell(LedgerShell):
 
     machine: LedgerWriting
 
-    def __init__(self, client: Client, metadata: LedgerMetadata, version: int, nonce: str) -> None:
+    def __init__(
+        self, client: Client, metadata: LedgerMetadata, version: int, nonce: str, missing: int | None = None
+    ) -> None:
         super().__init__(client, metadata.ledger_id)
         self.nonce = nonce
-        missing = sum(1 << gap.index for gap in metadata.gaps)
+        self.term = metadata.term
+        self.first = metadata.last_fragment.first_entry_id
+        if missing is None:
+            missing = sum(1 << gap.index for gap in metadata.gaps)
+        self.oracle.facts.sendings.starts[nonce] = self.first - 1
         self.machine = LedgerWriting(metadata, version, self.digest, nonce, missing=missing)
         if missing:
             self.world.count("ledger created without some of its bookies")
@@ -223,7 +229,7 @@ class WriterShell(LedgerShell):
         if self.machine.is_done or self.is_closing:
             return
         first = self.machine.last_add_pushed + 1
-        self.oracle.clients.added(self.ledger_id, first, payloads)
+        self.oracle.clients.added(self.ledger_id, first, payloads, self.term)
         if self.machine.is_changing:
             self.world.count("added during an ensemble change")
         self._sent_through = first - 1
@@ -238,6 +244,12 @@ class WriterShell(LedgerShell):
             if self.machine.is_changing:
                 self.world.count("closed during an ensemble change")
             self.machine.close()
+            self.pump()
+
+    def roll(self) -> None:
+        """Begins a new fragment, if nothing else is under way."""
+        if not self.machine.is_done:
+            self.machine.roll()
             self.pump()
 
     def publish(self) -> None:
@@ -259,13 +271,13 @@ class WriterShell(LedgerShell):
         elif isinstance(effect, Confirmed):
             if self.world.transcript is not None:
                 self.world.tell(f"{self.client.name}: confirmed {self.ledger_id}/{effect.last_add_confirmed}")
-            self.oracle.clients.confirmed(self.ledger_id, effect.last_add_confirmed)
+            self.oracle.clients.confirmed(self.ledger_id, effect.last_add_confirmed, self.term)
             if self.on_changed is not None:
                 self.on_changed()
         elif isinstance(effect, ChooseReplacements):
             self.client.choose(effect, partial(self._chosen, self.machine))
         elif isinstance(effect, SendLastAddConfirmed):
-            request = WriteLastAddConfirmedRequest(0, self.ledger_id, self.key, WRITER_TERM, effect.proof)
+            request = WriteLastAddConfirmedRequest(0, self.ledger_id, self.key, self.term, effect.proof)
             self.client.call(effect.bookie_id, "write-confirmed", self.subject(), request, self._published)
         elif isinstance(effect, Finished | Failed):
             self._ended(effect)
@@ -280,7 +292,7 @@ class WriterShell(LedgerShell):
             self.client.after(RETRY, self._retry_missing)
 
     def _send_add(self, effect: SendAdd) -> None:
-        request = AddRequest(0, self.ledger_id, self.key, WRITER_TERM, effect.batch)
+        request = AddRequest(0, self.ledger_id, self.key, self.term, effect.batch)
         index, bookie_id, first = effect.index, effect.bookie_id, effect.batch.first_entry_id
         self.oracle.facts.sendings.sent(self.nonce, bookie_id, effect.batch)
         if first <= self._sent_through:
@@ -328,7 +340,7 @@ class WriterShell(LedgerShell):
                 self.world.count("closing writer met another's end of the ledger")
             if isinstance(effect.error, FencedError):
                 self.world.count("writer fenced" + (" with unconfirmed entries" if effect.error.unconfirmed else ""))
-                self.oracle.clients.writer_fenced(self.ledger_id, effect.error.unconfirmed)
+                self.oracle.clients.writer_fenced(self.ledger_id, effect.error.unconfirmed, self.first, self.term)
         else:
             self.oracle.clients.writer_closed(self.ledger_id, effect.metadata)
         if self.world.transcript is not None:

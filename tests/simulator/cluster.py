@@ -223,13 +223,17 @@ class LedgerCluster(Cluster):
     def __init__(self, plan: Plan, transcript: list[str] | None = None) -> None:
         super().__init__(plan, transcript)
         ensemble = tuple(self.bookies)[: plan.quorum.ensemble]
-        self._first_record = new_ledger(plan, ensemble, LEDGER_ID)
+        self._first_record = self.first_record(new_ledger(plan, ensemble, LEDGER_ID))
         self.metastore.records[LEDGER_ID] = self._first_record, 1
         self.oracle.records.record_changed(LEDGER_ID, None, self._first_record)
         self.writer = WriterShell(self.client("w1"), self._first_record, 1, "w1")
         self._submitted = 0
         self._recoveries: dict[str, RecoveryShell] = {}
         self._readers: dict[str, ReaderShell] = {}
+
+    def first_record(self, record: LedgerMetadata) -> LedgerMetadata:
+        """The record as its creator writes it."""
+        return record
 
     def op_append(self, op: Op) -> None:
         """The writer appends some entries, as one gathering."""
@@ -314,7 +318,8 @@ class LedgerCluster(Cluster):
         """The ledger is closed, and was read to its end."""
         super().check_end()
         last = self._record().last_entry_id
-        if last is None or self.oracle.facts.ledgers[LEDGER_ID].read_through < last:
+        is_empty = last is not None and last < self._record().trim_to
+        if last is None or (not is_empty and self.oracle.facts.ledgers[LEDGER_ID].read_through < last):
             self.oracle.fail("liveness", f"the ledger ends at {last}, which nobody read")
 
 

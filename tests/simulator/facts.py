@@ -27,12 +27,13 @@ class LedgerTruth:
         "bytes_of",
         "confirmed",
         "confirmed_by",
+        "confirmed_of",
         "deleted",
         "ledger_id",
+        "lists",
         "owner",
         "read_through",
         "record",
-        "submitted",
         "superseded_from",
     )
 
@@ -40,13 +41,19 @@ class LedgerTruth:
         self.ledger_id = record.ledger_id
         self.record = record
         self.owner = ""
-        self.submitted: list[bytes] = []
-        self.confirmed = -1
+        self.lists: dict[int, list[bytes]] = {1: []}  # by stamp: the ledger as the writer of that term sees it
+        self.confirmed_of: dict[int, int] = {}  # by stamp: what was confirmed to that writer
+        self.confirmed = -1  # to the writer of the open term, and what its takeover kept
         self.read_through = -1
         self.deleted = False
         self.superseded_from: int | None = None
         self.bytes_of: dict[tuple[int, int], bytes] = {}  # by stamp and first entry id
         self.barriers: list[tuple[int, int]] = []  # by entry id: the highest position confirmed when it was submitted
+
+    @property
+    def submitted(self) -> list[bytes]:
+        """The ledger as the writer of the open term sees it."""
+        return self.lists[self.record.open_term]
 
     @property
     def last_entry_id(self) -> int | None:

@@ -26,6 +26,7 @@ from tests.simulator.loss_mutants import LOSS_MUTANTS
 from tests.simulator.mutation import Mutant, Patch
 from tests.simulator.readers import ReaderShell
 from tests.simulator.recoveries import RecoveryShell
+from tests.simulator.term_mutants import TERM_MUTANTS
 
 MUTANTS = (
     Mutant(
@@ -477,7 +478,7 @@ EQUIVALENT = (
 
 def mutant_named(name: str) -> Mutant:
     """The mutant of this name."""
-    for mutant in (*MUTANTS, *EQUIVALENT):
+    for mutant in (*MUTANTS, *TERM_MUTANTS, *EQUIVALENT):
         if mutant.name == name:
             return mutant
     raise LocalProtocolError(f"no mutant {name!r}; known: {', '.join(mutant.name for mutant in MUTANTS)}")

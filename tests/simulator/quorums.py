@@ -28,7 +28,7 @@ def check_ack_quorum(facts: Facts, truth: LedgerTruth, entry_id: int, rule: str)
 def check_confirmed(facts: Facts, truth: LedgerTruth, first: int) -> None:
     """Every confirmed entry from `first` on is at its ack quorum (I2)."""
     if not truth.deleted:
-        for entry_id in range(first, truth.confirmed + 1):
+        for entry_id in range(max(first, truth.record.trim_to), truth.confirmed + 1):
             check_ack_quorum(facts, truth, entry_id, "I2")
 
 
@@ -39,7 +39,7 @@ def check_write_quorums(facts: Facts, truth: LedgerTruth) -> None:
     if truth.deleted or last is None:
         return
     closer = record.token.rpartition(".")[0]
-    for entry_id in range(max(0, facts.sendings.starts.get(closer, -1) + 1), last + 1):
+    for entry_id in range(max(record.trim_to, facts.sendings.starts.get(closer, -1) + 1), last + 1):
         has = holders(facts, truth, entry_id)
         lacking = [index for index in record.quorum.write_set(entry_id) if index not in has]
         for index in lacking:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from replog.errors import EntryNotFoundError, LedgerNotFoundError, RemoteProtocolError
+from replog.errors import EntryNotFoundError, LedgerNotFoundError, LedgerTrimmedError, RemoteProtocolError
 from replog.protocol.effects import Delivered, Effect, Failed, ReadMetadata, SendRead, SendReadLastAddConfirmed
 from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
 from replog.protocol.model import LedgerMetadata
@@ -133,6 +133,9 @@ class ReaderShell:
         self.machine = None
         if type(effect.error) is EntryNotFoundError and not self._oracle.facts.ledgers[self.ledger_id].deleted:
             self._oracle.fail("D2", f"{self.client.name}: {effect.error}")
+        if isinstance(effect.error, LedgerTrimmedError):
+            self._next_entry_id = effect.error.first_available
+            self._oracle.clients.reader_starts(self.client.name, self.ledger_id, self._next_entry_id)
         if isinstance(effect.error, LedgerNotFoundError):
             self._end(False)
         else:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from replog.errors import RemoteProtocolError
+from replog.errors import FencedError, LedgerFinishedError, RemoteProtocolError
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.effects import (
     AwaitSilentBookies,
@@ -20,7 +20,7 @@ from replog.protocol.effects import (
     SendRecoveryRead,
 )
 from replog.protocol.messages import DENIALS, AddRequest, FenceRequest, RecoveryReadRequest, Response, Status
-from replog.protocol.model import RECOVERY_TERM, LedgerMetadata
+from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.recovery import LedgerRecovery
 from tests.simulator.clients import RETRY, Client, LedgerShell
 from tests.simulator.metastore import Outcome
@@ -34,9 +34,16 @@ class RecoveryShell(LedgerShell):
     machine: LedgerRecovery
 
     def __init__(
-        self, client: Client, ledger_id: int, attempts: int, on_done: Callable[[LedgerMetadata | None], None]
+        self,
+        client: Client,
+        ledger_id: int,
+        attempts: int,
+        on_done: Callable[[LedgerMetadata | None], None],
+        *,
+        takes_over: bool = False,
     ) -> None:
         super().__init__(client, ledger_id)
+        self._takes_over = takes_over
         self._attempts = attempts
         self._on_done = on_done
         self._attempt = 0
@@ -63,7 +70,7 @@ class RecoveryShell(LedgerShell):
         self.nonce = self.client.new_nonce()
         self.oracle.facts.sendings.starts[self.nonce] = ENTRY_ID_MAX  # until it writes something back
         self._negatives: dict[int, int] = {}
-        self.machine = LedgerRecovery(record, version, self.digest, self.nonce)
+        self.machine = LedgerRecovery(record, version, self.digest, self.nonce, takes_over=self._takes_over)
         self.client.setting.recoveries.append(self)
         self.client.after(_RECOVERY_DEADLINE * self.world.rates.timeout, self._give_up, self.machine)
         self.machine.start()
@@ -110,7 +117,7 @@ class RecoveryShell(LedgerShell):
             self.perform_metadata(self.machine, effect)
 
     def _send_fence(self, effect: SendFence) -> None:
-        request = FenceRequest(0, self.ledger_id, self.key, RECOVERY_TERM)
+        request = FenceRequest(0, self.ledger_id, self.key, self.machine.term)
         index, machine = effect.index, self.machine
 
         def answered(response: Response | None, in_time: bool) -> None:
@@ -130,7 +137,7 @@ class RecoveryShell(LedgerShell):
         self.client.call(effect.bookie_id, "fence", self.subject(), request, answered)
 
     def _send_read(self, effect: SendRecoveryRead) -> None:
-        request = RecoveryReadRequest(0, self.ledger_id, self.key, RECOVERY_TERM, effect.entry_id, effect.stamp)
+        request = RecoveryReadRequest(0, self.ledger_id, self.key, self.machine.term, effect.entry_id, effect.stamp)
         index, entry_id, machine = effect.index, effect.entry_id, self.machine
         self._note_reading()
 
@@ -156,7 +163,7 @@ class RecoveryShell(LedgerShell):
 
     def _send_add(self, effect: SendAdd) -> None:
         assert effect.recovery
-        request = AddRequest(0, self.ledger_id, self.key, RECOVERY_TERM, effect.batch, True, effect.proof)
+        request = AddRequest(0, self.ledger_id, self.key, self.machine.term, effect.batch, True, effect.proof)
         index, bookie_id, machine = effect.index, effect.bookie_id, self.machine
         first, nonce = effect.batch.first_entry_id, self.nonce
         self.oracle.facts.sendings.sent(nonce, bookie_id, effect.batch)
@@ -197,13 +204,20 @@ class RecoveryShell(LedgerShell):
         if isinstance(effect, Failed):
             self.error = effect.error
             self.world.count(f"recovery failed: {type(effect.error).__name__}")
-            if self._attempt < self._attempts or not self.world.faulty:
+            # Another client writes or has ended the ledger: an application asks for its turn before it tries again (L5).
+            is_over = isinstance(effect.error, LedgerFinishedError) or (
+                machine.metadata.is_unbounded and isinstance(effect.error, FencedError)
+            )
+            if not is_over and (self._attempt < self._attempts or not self.world.faulty):
                 self.client.after(RETRY, self.start)
             else:
                 self.is_done = True
                 self._on_done(None)
             return
         self.is_done = True
+        if effect.metadata.state is LedgerState.OPEN:
+            self._on_done(effect.metadata)
+            return
         last = effect.metadata.last_entry_id
         quorum = effect.metadata.quorum
         negatives = self._negatives.get(-1 if last is None else last + 1, 0).bit_count()

@@ -189,4 +189,35 @@ def _log_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -
     return ops
 
 
-_SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {"ledger": _ledger_ops, "log": _log_ops}
+def _unbounded_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -> list[Op]:
+    clients = [f"u{number}" for number in range(2, chance.choice((3, 4, 6, 9)))]
+    ops = []
+    together = chance.randrange(horizon)
+    for client in clients:
+        is_at_once = strategy == "swarm" or chance.random() < 0.3
+        time = together + chance.randrange(150) if is_at_once else chance.randrange(horizon)
+        stale = ("stale",) if chance.random() < 0.15 else ()
+        ops.append(Op(time, "takeover", client, (str(chance.choice((1, 2, 5))), *stale)))
+        if chance.random() < 0.15:
+            ops.append(Op(time + chance.randrange(600), "kill", client))
+    for client in ("w1", *clients):
+        ops += _appends(chance, client, horizon, chance.randint(2, 9))
+        ops += [Op(chance.randrange(horizon), "publish", client) for _ in range(chance.choice((0, 0, 1)))]
+        ops += [Op(chance.randrange(horizon), "roll", client) for _ in range(chance.choice((0, 0, 1)))]
+    for number in range(1, chance.choice((2, 3, 4))):
+        stale = ("stale",) if chance.random() < 0.5 else ()
+        ops.append(Op(chance.randrange(horizon), "read", f"d{number}", (chance.choice("00025"), *stale)))
+    if chance.random() < 0.3:
+        ops.append(Op(chance.randrange(horizon), "trim", "t1", (str(chance.randrange(1, 30)),)))
+    if chance.random() < 0.15:
+        ops.append(Op(chance.randrange(horizon // 2, horizon), "close", chance.choice(("w1", *clients))))
+    if chance.random() < 0.15:
+        ops.append(Op(chance.randrange(horizon // 2, horizon), "recover", "r1", ("2",)))
+    return ops + _troubles(chance, strategy, bookies, [*clients, "w1", "w1", "m"], horizon)
+
+
+_SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {
+    "ledger": _ledger_ops,
+    "log": _log_ops,
+    "unbounded": _unbounded_ops,
+}

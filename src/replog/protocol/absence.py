@@ -48,6 +48,10 @@ class Absences:
         self._awaited &= ~(1 << index)
         self.given_up &= ~(1 << index)
 
+    def is_there(self, index: int) -> bool:
+        """True if this member has answered something, and can be reached."""
+        return bool(self._has_answered & ~self.unreachable & ~self.lost & 1 << index)
+
     def await_silent(self, silent: int) -> bool:
         """Starts to wait for these silent members. Returns True if any of them answered something before."""
         self._awaited = silent & ~self.given_up

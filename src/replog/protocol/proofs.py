@@ -126,7 +126,8 @@ def proven(proof: bytes, digest: Digest, metadata: LedgerMetadata) -> int:
     if claim.ledger_id != metadata.ledger_id or claim.digest_type is not digest.digest_type:
         raise RemoteProtocolError(f"{claim} for ledger {metadata.ledger_id} with digest {digest.digest_type.name}")
     # What a writer confirmed has its own stamp, or an earlier one. A bounded ledger has no further terms.
-    is_possible = metadata.fragment_of(claim.last_add_confirmed).term <= claim.stamp
+    confirmed = claim.last_add_confirmed
+    is_possible = confirmed < metadata.trim_to or metadata.fragment_of(confirmed).term <= claim.stamp
     if not (is_possible and (metadata.is_unbounded or claim.stamp == WRITER_TERM) and digest.is_signed(proof)):
         raise RemoteProtocolError(f"{claim} is not proven by its code: nobody who knows the password said so (R11)")
     return claim.last_add_confirmed if is_qualified(claim.stamp, metadata) else NO_ENTRY

@@ -386,9 +386,9 @@ class LedgerRecovery(LedgerMachine):
         members = self._back.members
         if not self._are_members_checked:
             self._are_members_checked = True
-            # Who could not be fenced cannot be written to either. Behind the end nothing depends on who is asked.
+            # A bookie that has not answered anything can't be written to either. Behind the end nothing depends on who is asked.
             for index, bookie_id in enumerate(self._frozen.ensemble):
-                if members.bookies[index] == bookie_id and not self._fencing.is_fenced(index):
+                if members.bookies[index] == bookie_id and not self._absences.is_there(index):
                     members.fail(index)
             self._choose()
         return not members.choosing and self.quorum.may_lack(members.missing)
