@@ -216,7 +216,7 @@ MUTANTS = (
             Patch(
                 LedgerWriting,
                 "_lost",
-                "elif metadata.state is not LedgerState.OPEN:",
+                "elif metadata.state is not LedgerState.OPEN or not metadata.is_owned_by(proposed):",
                 "elif metadata.state is LedgerState.CLOSED:",
             ),
         ),
@@ -287,8 +287,8 @@ MUTANTS = (
             Patch(
                 LedgerRecovery,
                 "_close_when_written",
-                "if not self._back.members.choosing",
-                "if not self._back.members.choosing and self._change.proposed is None",
+                "if self._back.members.choosing or",
+                "if self._change.proposed is not None or self._back.members.choosing or",
             ),
         ),
         120,

@@ -1,4 +1,5 @@
-"""Unbounded ledgers under simulation: up to eight terms, striping, late and doubled messages, tail readers with old records."""
+"""Unbounded ledgers under simulation (T2): up to eight terms, striping, late and doubled messages, tail readers with old
+records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with an unbounded ledger from outside of its writer: trimming it, and raising its term after a restore."""
+"""What is done with an unbounded ledger from outside of its writer: trimming it, and raising its term after a restore (T2)."""
 
 from __future__ import annotations
 

@@ -87,7 +87,9 @@ class LedgerWriting(LedgerMachine):
 
     def __init__(self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str, *, missing: int = 0) -> None:
         assert metadata.state is LedgerState.OPEN, "only an open ledger is written to"
-        assert metadata.last_fragment.term == metadata.open_term == metadata.term, "only the owner of its term writes"
+        assert metadata.last_fragment.term == metadata.open_term == metadata.term, (
+            "only the owner of its term writes (T2)"
+        )
         assert metadata.quorum.may_lack(missing), "every write set can be written and recovered (C7)"
         super().__init__(metadata, version, nonce)
         first = metadata.last_fragment.first_entry_id

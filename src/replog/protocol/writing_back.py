@@ -141,7 +141,7 @@ class WritingBack:
         return self._ended(metadata, last_entry_id).closed_at(last_entry_id)
 
     def opened(self, metadata: LedgerMetadata, last_entry_id: int) -> LedgerMetadata:
-        """The metadata of the ledger open for the writer of its term, whose first fragment begins behind this entry."""
+        """The metadata of the ledger open for the writer of its term, whose first fragment begins behind this entry (T2)."""
         ended = self._ended(metadata, last_entry_id)
         first = last_entry_id + 1
         # A private fragment that would begin there has no entries: the new one takes its place, as an empty last one's (C2).
