@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -62,6 +63,8 @@ class Call:
         finally:
             if not answer.done():  # the run ends
                 answer.set_exception(closed())
+            # Looked at: whoever waits has it from a shield, and whoever was cancelled asks for no outcome.
+            answer.exception()
             self._ended.set_result(None)
 
     async def wait(self) -> Any:
@@ -77,11 +80,11 @@ class Call:
         await asyncio.shield(self._ended)
 
     async def cancel(self) -> None:
-        """Cancels the task, and waits for its end."""
+        """Cancels the task, and waits for its end, however often the caller is cancelled meanwhile: it raises that afterwards."""
         self._scope.cancel()
-        await asyncio.shield(self._ended)
-        # Looked at: whoever cancels asks for no outcome.
-        self.answer.exception()
+        while not self._ended.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(self._ended)
 
 
 class Host:
