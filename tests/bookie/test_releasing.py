@@ -108,3 +108,21 @@ async def test_passes_by_the_clock_look_at_some_ledgers_in_turn(autojump_clock: 
         for _ in range(8):
             await releasing.run(1)
         assert releasing.released == count
+
+
+async def test_trimmed_fragments_and_zombies_leave_every_bookie(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            for number in range(3):
+                await writer.append(b"%d" % number)
+            await writer.roll()
+            await writer.append(b"3")
+        ledger_id = writer.ledger_id
+        assert await client.trim_ledger(ledger_id, before=3) == 3
+        async with client.take_over_ledger(ledger_id) as writer:
+            await writer.append(b"4")
+        for bookie in world.bookies:
+            assert await release(world, bookie) > 0
+            assert {each.first_entry_id for each in bookie.server.storage.ranges(ledger_id)} == {3, 4}
+            assert await release(world, bookie) == 0
+        assert await read_ledger(client, ledger_id) == [b"3", b"4"]

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from replog.config import ClientOptions
 from replog.errors import (
     ConfigError,
     FencedError,
@@ -195,3 +196,19 @@ async def test_log_of_a_takeover_survives_restarted_bookies(autojump_clock: trio
             await bookie.kill()
             await bookie.start()
         assert len(await read_ledger(client, writer.ledger_id)) == 23
+
+
+async def test_fragments_roll_by_entries_bytes_and_age(autojump_clock: trio.testing.MockClock) -> None:
+    for options in (
+        ClientOptions(roll_entries=5),
+        ClientOptions(roll_bytes=50),
+        ClientOptions(roll_age_s=5.0, roll_bytes=None),
+    ):
+        async with cluster() as world, world.client(options) as client:
+            async with client.create_ledger(unbounded=True) as writer:
+                for _ in range(20):
+                    await writer.append(bytes(10))
+                    await trio.sleep(1)
+            fragments = (await client.ledger_metadata(writer.ledger_id)).fragments
+            assert 3 <= len(fragments) <= 6, (options.roll_entries, options.roll_bytes, options.roll_age_s)
+            assert len(await read_ledger(client, writer.ledger_id)) == 20

@@ -7,6 +7,8 @@ import itertools
 import attrs
 import pytest
 
+from replog.protocol.batch import ENTRY_ID_MAX
+from replog.protocol.digest import DigestType
 from replog.protocol.effects import WriteMetadata
 from replog.protocol.messages import CopyRequest, Status
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
@@ -138,3 +140,21 @@ def test_what_is_dropped_at_once_is_bounded() -> None:
     assert list(release.pieces(3, held)) == []
     assert release.shown(1, held) == [(0, 95, 5), (1, 96, 5)]
     assert release.shown(2, held)[0] == (10, 150, 5)
+
+
+def test_what_no_fragment_names_is_dropped_by_every_bookie() -> None:
+    """Unbounded ledgers: below the trim, and behind the end of a former term (T3, F5)."""
+    fragments = (Fragment(10, ("a", "b", "c"), 1), Fragment(20, ("a", "b", "d"), 3))
+    metadata = attrs.evolve(
+        LedgerMetadata(LEDGER, THREE, DigestType.CRC32C, "", fragments),
+        is_unbounded=True,
+        term=3,
+        open_term=3,
+        trim_to=10,
+    )
+    nobodys = [ForeignRange(1, 0, 9), ForeignRange(1, 20, ENTRY_ID_MAX), ForeignRange(2, 0, 9)]
+    nobodys += [ForeignRange(2, 20, ENTRY_ID_MAX), ForeignRange(3, 0, 9)]
+    assert foreign_ranges(metadata, "a", {1, 2, 3}) == nobodys
+    assert foreign_ranges(metadata, "d", {1, 2, 3}) == [*nobodys, ForeignRange(1, 10, 19)]
+    in_recovery = attrs.evolve(metadata, state=LedgerState.IN_RECOVERY, term=4)
+    assert foreign_ranges(in_recovery, "a", {1, 2, 3}) == []

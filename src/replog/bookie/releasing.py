@@ -43,7 +43,9 @@ class Releasing:
             found = await self._metastore.get(key)
         except KeyNotFoundError:
             return  # garbage collection drops all of it
-        ranges = foreign_ranges(decode_ledger(key, found.value), self._bookie.bookie_id)
+        metadata = decode_ledger(key, found.value)
+        stamps = {each.stamp for each in await self._stored(ledger_id)} if metadata.is_unbounded else ()
+        ranges = foreign_ranges(metadata, self._bookie.bookie_id, stamps)
         if not ranges or self._bookie.filling.was_filled(ledger_id):
             return
         release = Release(ranges)

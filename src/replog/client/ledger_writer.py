@@ -108,6 +108,11 @@ class LedgerWriter(WriterContext):
         """Why the writer failed, or None."""
         return self._sender.error
 
+    @property
+    def is_ending(self) -> bool:
+        """True if it takes no more entries: it was closed, is being closed, or has failed."""
+        return self._is_closing or self.error is not None
+
     def statistics(self) -> dict[str, float]:
         """Counters and gauges."""
         return {
@@ -440,6 +445,10 @@ class LedgerWriter(WriterContext):
     async def _leave_open(self) -> None:
         """Has bookies know what is confirmed, so that readers find all of it without a writer (W5)."""
         sender, publishing = self._sender, self._sender.watching.publishing
+        with trio.move_on_after(self._close_timeout_s):
+            while self._machine.is_changing and self.error is None:
+                sender.watching.settled = trio.Event()
+                await sender.watching.settled.wait()
         self._machine.publish()
         sender.drive()
         with trio.move_on_after(self._add_timeout_s):

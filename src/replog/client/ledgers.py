@@ -15,6 +15,7 @@ from replog.client.job_records import JobRecords
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.recovering import RecoveringShell
+from replog.client.rolling import FragmentRoller
 from replog.client.scan import LedgerScan
 from replog.client.terms import check_unbounded
 from replog.config import ClientOptions
@@ -28,6 +29,7 @@ from replog.protocol.quorum import Quorum
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.records.ledgers import list_ledger_ids
+from replog.runtime.nursery import open_service_nursery
 from replog.runtime.ticker import Ticker
 
 
@@ -130,7 +132,11 @@ class Ledgers:
 
     async def _run_writer(self, writer: LedgerWriter) -> None:
         try:
-            await writer.run()
+            async with open_service_nursery() as nursery:
+                if writer.metadata.is_unbounded:
+                    nursery.start_soon(FragmentRoller(writer, self.options).run)
+                await writer.run()
+                nursery.cancel_scope.cancel()
         finally:
             if self._writers.get(writer.ledger_id) is writer:
                 del self._writers[writer.ledger_id]

@@ -47,7 +47,9 @@ class ClientOptions(Checked):
     )
     follow_wait_s: float = option(1.0, "How long a bookie may keep a following reader's query open (D1).", positive)
     roll_bytes: int | None = option(
-        256 * _MIB, "A log begins its next ledger after this many bytes; none: never (L2).", positive
+        256 * _MIB,
+        "A log begins its next ledger after this many bytes, and an unbounded ledger its next fragment; none: never (L2).",
+        positive,
     )
     roll_entries: int | None = option(None, "The same after this many entries.", positive)
     roll_age_s: float | None = option(None, "The same after this time.", positive)

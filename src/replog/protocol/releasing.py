@@ -12,6 +12,9 @@ this bookie for what it drops. A release is safe in this order:
 Foreign are fragments whose range is fixed (F2) and that don't name the bookie. The last fragment of a ledger that is open may
 name it again for entries that it holds: a writer that changes its ensemble back counts them. While a ledger is in recovery
 nothing is dropped.
+
+Of an unbounded ledger two more things are nobody's, whoever is named: what is below its trim, and what has a stamp of an earlier
+term than the last fragment's and lies behind the end of that term. Deposed writers left it, and no fragment ever names it (T3).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from replog.protocol.batch import Batch
+from replog.protocol.batch import ENTRY_ID_MAX, Batch
 from replog.protocol.copies import fixed_fragments
 from replog.protocol.entry_ranges import EntryRanges
 from replog.protocol.model import LedgerMetadata, LedgerState
@@ -37,11 +40,13 @@ class ForeignRange:
     last_entry_id: int
 
 
-def foreign_ranges(metadata: LedgerMetadata, bookie_id: str) -> list[ForeignRange]:
-    """What this record proves to be other bookies' alone, ascending. Neighbours are one range: a batch may straddle them."""
+def foreign_ranges(metadata: LedgerMetadata, bookie_id: str, stamps: Iterable[int] = ()) -> list[ForeignRange]:
+    """What this record proves to be other bookies' alone, or nobody's. Neighbours are one range: a batch may straddle them.
+
+    `stamps` are those of an unbounded ledger that the bookie has entries of."""
     if metadata.state is LedgerState.IN_RECOVERY:
         return []
-    found: list[ForeignRange] = []
+    found: list[ForeignRange] = _of_nobody(metadata, stamps)
     for fragment in fixed_fragments(metadata):
         if bookie_id in fragment.ensemble:
             continue
@@ -49,9 +54,22 @@ def foreign_ranges(metadata: LedgerMetadata, bookie_id: str) -> list[ForeignRang
         if found and (found[-1].stamp, found[-1].last_entry_id + 1) == (fragment.term, first):
             first = found.pop().first_entry_id
         found.append(ForeignRange(fragment.term, first, last))
-    is_open = metadata.state is LedgerState.OPEN
-    end = metadata.last_fragment.first_entry_id
-    assert not (is_open and any(each.last_entry_id >= end for each in found)), "the last fragment is not fixed (F2)"
+    is_open, last = metadata.state is LedgerState.OPEN, metadata.last_fragment
+    assert not (
+        is_open and any(each.stamp >= last.term and each.last_entry_id >= last.first_entry_id for each in found)
+    ), "the last fragment is not fixed (F2)"
+    return found
+
+
+def _of_nobody(metadata: LedgerMetadata, stamps: Iterable[int]) -> list[ForeignRange]:
+    """What no fragment names any more, or ever will."""
+    found: list[ForeignRange] = []
+    for stamp in sorted(stamps):
+        if metadata.trim_to:
+            found.append(ForeignRange(stamp, 0, metadata.trim_to - 1))
+        if stamp < metadata.last_fragment.term:
+            assert metadata.is_unbounded, "a bounded ledger has one stamp"
+            found.append(ForeignRange(stamp, max(metadata.trim_to, metadata.end_of_stamp(stamp) + 1), ENTRY_ID_MAX))
     return found
 
 

@@ -1,0 +1,47 @@
+"""Begins new fragments of an unbounded ledger by bytes, entries or age, as the client's options say."""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from replog.client.ledger_writer import LedgerWriter
+from replog.config import ClientOptions
+from replog.errors import MetastoreUncertainError
+
+
+class FragmentRoller:
+    """Rolls one writer's ledger. `run` ends when the writer takes no more entries."""
+
+    def __init__(self, writer: LedgerWriter, options: ClientOptions) -> None:
+        self._writer = writer
+        self._options = options
+        self._entries = self._rolled_entries = writer.last_add_pushed + 1
+        self._bytes = self._rolled_bytes = writer.length_bytes
+        self._due = trio.Event()
+        writer.report_to(self._progressed, None)
+
+    def _progressed(self, entries: int, length_bytes: int) -> None:
+        self._entries, self._bytes = entries, length_bytes
+        entries_max, bytes_max = self._options.roll_entries, self._options.roll_bytes
+        if (entries_max is not None and entries - self._rolled_entries >= entries_max) or (
+            bytes_max is not None and length_bytes - self._rolled_bytes >= bytes_max
+        ):
+            self._due.set()
+
+    async def run(self) -> None:
+        """Rolls when it is due. A failure ends the writer, and is raised to those who use it."""
+        age_s = math.inf if self._options.roll_age_s is None else self._options.roll_age_s
+        while not self._writer.is_ending:
+            with trio.move_on_after(age_s):
+                await self._due.wait()
+            self._due = trio.Event()
+            self._rolled_entries, self._rolled_bytes = self._entries, self._bytes
+            try:
+                await self._writer.roll()
+            except trio.ClosedResourceError:
+                return
+            except MetastoreUncertainError:
+                # It takes long. What is appended meanwhile waits, or the fragment becomes longer: the next roll is due later.
+                continue
