@@ -54,10 +54,9 @@ def foreign_ranges(metadata: LedgerMetadata, bookie_id: str, stamps: Iterable[in
         if found and (found[-1].stamp, found[-1].last_entry_id + 1) == (fragment.term, first):
             first = found.pop().first_entry_id
         found.append(ForeignRange(fragment.term, first, last))
-    is_open, last = metadata.state is LedgerState.OPEN, metadata.last_fragment
-    assert not (
-        is_open and any(each.stamp >= last.term and each.last_entry_id >= last.first_entry_id for each in found)
-    ), "the last fragment is not fixed (F2)"
+    is_open, written = metadata.state is LedgerState.OPEN, metadata.last_fragment
+    unfixed = [each for each in found if each.stamp >= written.term and each.last_entry_id >= written.first_entry_id]
+    assert not (is_open and unfixed), "the last fragment is not fixed (F2)"
     return found
 
 
