@@ -5,7 +5,10 @@ from __future__ import annotations
 import trio
 import trio.testing
 
+from replog import ClientOptions, Quorum
 from replog.client.repair_pace import Pace, Room
+from replog.hookspecs import FragmentRepaired
+from tests.kit import cluster
 
 
 async def test_copies_are_spread_over_time(autojump_clock: trio.testing.MockClock) -> None:
@@ -48,3 +51,27 @@ async def test_waiting_copy_that_is_cancelled_takes_no_room(autojump_clock: trio
     room.give(1000)
     with trio.fail_after(1):
         await room.take(1000)
+
+
+async def test_fewest_copies_are_filled_first(autojump_clock: trio.testing.MockClock) -> None:
+    """One of two lost bookies had a copy of the first ledger, both had one of the second."""
+    options = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, repair_fragments_at_once=1)
+    async with cluster(3) as world, world.client(options) as client:
+        async with client.create_ledger(quorum=Quorum(3, 3, 2)) as writer:
+            await writer.append(b"a")
+        third = await world.add_bookie()
+        first = world.named([writer.metadata.last_fragment.ensemble[0]])[0]
+        while True:
+            async with client.create_ledger(quorum=Quorum(3, 3, 2)) as other:
+                await other.append(b"b")
+            if {first.bookie_id, third.bookie_id} <= set(other.metadata.last_fragment.ensemble):
+                break
+            await client.delete_ledger(other.ledger_id)
+        await trio.testing.wait_all_tasks_blocked()
+        for bookie in (first, third):
+            await bookie.kill()
+        for _ in range(2):
+            await world.add_bookie()
+        await client.repair(lost=[first.bookie_id, third.bookie_id], accept_loss=True)
+        repaired = [each.ledger_id for each in world.told(FragmentRepaired)]  # type: ignore[union-attr]
+        assert repaired == [other.ledger_id, writer.ledger_id]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation import bookie, client, filling, log, protocol, storages
+from tests.mutation import bookie, client, filling, log, protocol, repairing, storages
 from tests.mutation.table import SourceMutant
 
 SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
@@ -11,5 +11,6 @@ SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
     "log": log.MUTANTS,
     "bookie": bookie.MUTANTS,
     "filling": filling.MUTANTS,
+    "repairing": repairing.MUTANTS,
     "storages": storages.MUTANTS,
 }
