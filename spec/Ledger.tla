@@ -82,6 +82,10 @@ WithFragment(fragments, fragment) ==                                            
   IF Last(fragments).first = fragment.first
   THEN [fragments EXCEPT ![Len(fragments)] = fragment]
   ELSE Append(fragments, fragment)
+\* A closed record drops a last fragment that holds no entry, but never the first one.
+ClosedAt(record, last) ==
+  LET kept == {k \in 1 .. Len(record.fragments) : k = 1 \/ record.fragments[k].first <= last} IN
+  [record EXCEPT !.state = "CLOSED", !.last = last, !.version = @ + 1, !.fragments = SubSeq(@, 1, Cardinality(kept))]
 RECURSIVE WithFragments(_, _)
 WithFragments(fragments, more) ==
   IF more = <<>> THEN fragments ELSE WithFragments(WithFragment(fragments, Head(more)), Tail(more))
@@ -279,7 +283,7 @@ WriterProposesEnd(c) ==                                                         
   /\ client.stage = "STEADY"
   /\ cas[c].stage # "sent"
   /\ meta.version = client.version
-  /\ Propose(c, [meta EXCEPT !.state = "CLOSED", !.last = client.lac, !.version = @ + 1])
+  /\ Propose(c, ClosedAt(meta, client.lac))
   /\ clients' = [clients EXCEPT ![c] =
        IF Holds("R1 freeze") THEN [client EXCEPT !.stage = "CLOSING", !.sent = {}, !.kept = {}]
                              ELSE [client EXCEPT !.stage = "CLOSING"]]
@@ -322,7 +326,7 @@ WriterMeetsConflict(c) ==
           /\ cas' = [cas EXCEPT ![c] = [stage |-> "sent", version |-> meta.version,
                record |-> IF client.stage = "CHANGING"
                           THEN [meta EXCEPT !.fragments = WithFragment(@, fragment), !.version = @ + 1]
-                          ELSE [meta EXCEPT !.state = "CLOSED", !.last = client.lac, !.version = @ + 1]]]
+                          ELSE ClosedAt(meta, client.lac)]]
      ELSE /\ clients' = [clients EXCEPT ![c] = Ended(
                IF client.stage = "CLOSING" /\ meta.state = "CLOSED" /\ (meta.last = client.lac \/ ~Holds("R1 same"))
                THEN "CLOSED" ELSE "FENCED", client.lac)]
@@ -513,8 +517,7 @@ RecoveryEnds(r) ==
       record == IF Unbounded
                 THEN [meta EXCEPT !.state = "OPEN", !.fragments = WithFragment(fragments, next),
                                   !.version = @ + 1]
-                ELSE [meta EXCEPT !.state = "CLOSED", !.last = client.end, !.fragments = fragments,
-                                  !.version = @ + 1]
+                ELSE ClosedAt([meta EXCEPT !.fragments = fragments], client.end)
       is_current == meta.state = "IN_RECOVERY" /\ Last(meta.fragments) = client.frozen /\ meta.term = client.term
       may_write == \/ meta.version = client.version
                    \/ is_current                  \* a repair changed an earlier fragment: adopted, and proposed again (F4)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -96,7 +96,7 @@ def check(
     timeout_s: float,
     workers: int = 1,
     options: Sequence[str] = (),
-    environment: dict[str, str] | None = None,
+    modules: Mapping[str, str] | None = None,
     heap_mb: int = _HEAP_MB,
 ) -> Outcome:
     """Checks a module of `spec/` with the text of a configuration. Raises `CheckerError`."""
@@ -109,6 +109,8 @@ def check(
         for path in SPEC.glob("*.tla"):
             shutil.copy(path, directory)
         Path(directory, "model.cfg").write_text(config, encoding="ascii")
+        for name, text in (modules or {}).items():
+            Path(directory, f"{name}.tla").write_text(text, encoding="ascii")
         # The serial collector needs one thread; the parallel one pays where workers have processors of their own.
         collector = "-XX:+UseSerialGC" if workers == 1 else "-XX:+UseParallelGC"
         command = [
@@ -124,12 +126,10 @@ def check(
         ]
         command += ["-metadir", "states", "-config", "model.cfg", *options, f"{module}.tla"]
         begun = time.monotonic()
-        environment = {**os.environ, **(environment or {})}
         try:
             ran = subprocess.run(
                 command,
                 cwd=directory,
-                env=environment,
                 capture_output=True,
                 text=True,
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,285 @@
+----------------------------- MODULE LedgerTrace ------------------------------
+(* Accepts what the code did: each trace is what the machines of one bounded ledger said and heard, in its order, as
+`tests/spec/recording.py` writes it down. Every event must be a step that `Ledger` allows; after each step the invariants hold.
+
+Differences to `Ledger`, all of them because the code does several steps at once: an event is about a batch, so about a set of
+ids; a recovery takes a whole batch, and may so write back ids behind the end; what it heard it may hear any time later; the
+writer moves to its new ensemble between the metastore's change and its own next step.
+
+`Traces` is in the module TraceData, which is made for each run. An event that no step allows prints the trace and the place. *)
+EXTENDS Ledger, TraceData
+
+VARIABLES trace, at, stuck
+
+tvars == <<vars, trace, at, stuck>>
+Events == Traces[trace].events
+Event == Events[at]
+Ens(names) == [i \in Indices |-> names[i + 1]]
+Frag(given) == [first |-> given[1], ensemble |-> Ens(given[2]), term |-> 1]
+Frags(given) == [k \in 1 .. Len(given) |-> Frag(given[k])]
+Named(given) == {given[k] : k \in 1 .. Len(given)}
+IdsOf(entries) == {e.id : e \in entries}
+Quiet == UNCHANGED <<doubt, declared, answers, faults, history>>
+
+TraceInit ==
+  /\ trace \in 1 .. Len(Traces)
+  /\ at = 1
+  /\ stuck = FALSE
+  /\ meta = [version |-> 1, state |-> "OPEN", term |-> 1, last |-> NoEntry,
+             fragments |-> <<[first |-> 0, ensemble |-> Ens(Traces[trace].ensemble), term |-> 1]>>]
+  /\ cas = [c \in Clients |-> NoCas]
+  /\ clients = [c \in Clients |->
+       IF c = Creator THEN Writing("STEADY", 1, 1, Ens(Traces[trace].ensemble), NoEntry) ELSE Ended("NEW", NoEntry)]
+  /\ fence = [b \in Bookies |-> 0]
+  /\ stored = [b \in Bookies |-> {}]
+  /\ claim = [b \in Bookies |-> NoClaim]
+  /\ doubt = [b \in Bookies |-> FALSE]
+  /\ declared = {} /\ adds = {} /\ acks = {} /\ answers = {}
+  /\ faults = [losses |-> 0, lies |-> 0, repairs |-> 0]
+  /\ history = [records |-> {}, claims |-> {NoClaim}]
+
+\* The writer after the metastore's change, if that was made: it learns of it before its next step (C3).
+Current(c) ==
+  LET client == clients[c] IN
+  IF client.stage = "CHANGING" /\ cas[c].stage = "written"
+  THEN [client EXCEPT !.stage = "STEADY", !.ens = client.wanted, !.wanted = <<>>]
+  ELSE client
+Learned(c) == IF Current(c) = clients[c] THEN cas ELSE [cas EXCEPT ![c] = NoCas]
+
+WriterSends(b, i, ids, confirmed) ==                                                          \* W1, W3, C3
+  LET client == Current(Creator)
+      known == {e \in client.sent : e.id \in ids}
+      new == {[id |-> id, stamp |-> 1, by |-> Creator, lac |-> confirmed,
+               lac_stamp |-> IF confirmed = NoEntry THEN 0 ELSE 1] : id \in ids \ IdsOf(known)}
+  IN
+  /\ client.stage \in {"STEADY", "CHANGING"}
+  /\ client.ens[i] = b
+  /\ \A id \in ids : i \in WriteSet(id) /\ id > client.lac
+  /\ \A e \in known : e.lac = confirmed
+  /\ confirmed <= client.lac
+  /\ adds' = adds \cup {[to |-> b, at |-> i, entry |-> e, from |-> Creator, term |-> 1, proof |-> NoClaim] : e \in known \cup new}
+  /\ clients' = [clients EXCEPT ![Creator] = [client EXCEPT !.sent = @ \cup new,
+       !.pushed = IF new = {} THEN @ ELSE Max(@, CHOOSE id \in IdsOf(new) : \A other \in IdsOf(new) : id >= other)]]
+  /\ cas' = Learned(Creator)
+  /\ UNCHANGED <<meta, fence, stored, claim, acks>> /\ Quiet
+
+TraceConfirms(last) ==                                                                        \* W2, C1, C5, C6, R1
+  LET client == Current(Creator) IN
+  /\ client.stage = "STEADY"
+  /\ last > client.lac
+  /\ \A id \in client.lac + 1 .. last : id \in IdsOf(client.sent) /\ IsAcked(Creator, client, id, Qa)
+  /\ clients' = [clients EXCEPT ![Creator] = [client EXCEPT !.lac = last, !.sent = {e \in @ : e.id > last}]]
+  /\ cas' = Learned(Creator)
+  /\ UNCHANGED <<meta, fence, stored, claim, adds, acks>> /\ Quiet
+
+TraceProposesEnsemble(first, ens) ==                                                          \* C2
+  LET client == Current(Creator) IN
+  /\ client.stage \in {"STEADY", "CHANGING"}
+  /\ first = client.lac + 1
+  /\ Cardinality(Members(ens)) = E
+  /\ clients' = [clients EXCEPT ![Creator] = [client EXCEPT !.stage = "CHANGING", !.wanted = ens]]
+  /\ cas' = [cas EXCEPT ![Creator] = [stage |-> "sent", version |-> 0, record |-> [first |-> first, ensemble |-> ens, term |-> 1]]]
+  /\ UNCHANGED <<meta, fence, stored, claim, adds, acks>> /\ Quiet
+
+TraceProposesEnd(last) ==                                                                     \* R1
+  LET client == Current(Creator) IN
+  /\ client.stage \in {"STEADY", "CHANGING", "CLOSING"}
+  /\ last = client.lac
+  /\ clients' = [clients EXCEPT ![Creator] = [client EXCEPT !.stage = "CLOSING"]]
+  /\ cas' = [cas EXCEPT ![Creator] = [NoCas EXCEPT !.stage = "sent"]]
+  /\ UNCHANGED <<meta, fence, stored, claim, adds, acks>> /\ Quiet
+
+\* The metastore applied a change of the writer: only to an open record (C4).
+WriterWrote(state, fragments, last) ==
+  /\ meta.state = "OPEN"
+  /\ \/ /\ state = "OPEN"
+        /\ cas[Creator].stage = "sent" /\ clients[Creator].stage # "CLOSING"
+        /\ fragments = WithFragment(meta.fragments, cas[Creator].record)
+        /\ meta' = [meta EXCEPT !.fragments = fragments, !.version = @ + 1]
+     \/ /\ state = "CLOSED"
+        /\ clients[Creator].stage = "CLOSING"
+        /\ last = clients[Creator].lac
+        /\ meta' = ClosedAt(meta, last)
+        /\ meta'.fragments = fragments
+     \* A change that was proposed before the writer began to close.
+     \/ /\ state = "OPEN" /\ clients[Creator].stage = "CLOSING"
+        /\ fragments = WithFragment(meta.fragments, Last(fragments))
+        /\ meta' = [meta EXCEPT !.fragments = fragments, !.version = @ + 1]
+  /\ cas' = [cas EXCEPT ![Creator].stage = "written"]
+  /\ UNCHANGED <<clients, fence, stored, claim, adds, acks>> /\ Quiet
+
+TraceClaims(r, fragments) ==
+  /\ meta.state = "OPEN"
+  /\ fragments = meta.fragments
+  /\ meta' = [meta EXCEPT !.state = "IN_RECOVERY", !.term = 2, !.version = @ + 1]
+  /\ UNCHANGED <<cas, clients, fence, stored, claim, adds, acks>> /\ Quiet
+
+TraceBeginsToFence(r, fragment) ==                                                            \* R2: the record is claimed by somebody
+  /\ clients[r].stage = "NEW"
+  /\ meta.state # "OPEN"
+  /\ meta.state = "IN_RECOVERY" => fragment = Last(meta.fragments)
+  /\ clients' = [clients EXCEPT ![r] = [Ended("FENCING", NoEntry) EXCEPT !.term = 2, !.frozen = fragment, !.ens = fragment.ensemble]]
+  /\ UNCHANGED <<meta, cas, fence, stored, claim, adds, acks>> /\ Quiet
+
+TraceHearsFence(r, i, confirmed) ==                                                           \* R2, R3, R11
+  LET client == clients[r]
+      b == client.frozen.ensemble[i]
+  IN
+  /\ fence[b] >= 2
+  \* A bookie may prove what an add said that is not durable there yet: that is true all the same.
+  /\ confirmed <= Max(claim[b].id, clients[Creator].lac)
+  /\ clients' = [clients EXCEPT ![r] =
+       FenceHeard(client, i, [id |-> confirmed, stamp |-> IF confirmed = NoEntry THEN 0 ELSE 1])]
+  /\ UNCHANGED <<meta, cas, fence, stored, claim, adds, acks>> /\ Quiet
+
+TraceHearsDenial(r, i, id, is_weak) ==                                                        \* R4: a read fences
+  LET client == clients[r] IN
+  /\ client.stage = "READING" /\ id = client.next
+  /\ i \in WriteSet(id)
+  /\ fence[client.frozen.ensemble[i]] >= 2
+  /\ clients' = [clients EXCEPT ![r].denied = IF is_weak THEN @ \ {i} ELSE @ \cup {i},
+                                ![r].weak = IF is_weak THEN @ \cup {i} ELSE @ \ {i}]
+  /\ UNCHANGED <<meta, cas, fence, stored, claim, adds, acks>> /\ Quiet
+
+TraceDoubts(r, i, id) ==      \* its last answer counts: it denies no more
+  /\ clients' = [clients EXCEPT ![r].denied = @ \ {i}, ![r].weak = @ \ {i}]
+  /\ UNCHANGED <<meta, cas, fence, stored, claim, adds, acks>> /\ Quiet
+
+TraceTakesBatch(r, i, ids, next) ==                                                           \* R4, R9
+  LET client == clients[r]
+      b == client.frozen.ensemble[i]
+      found == {e \in stored[b] : e.id \in ids /\ e.stamp = 1}
+      taken == client.sent \cup found
+  IN
+  /\ client.stage = "READING"
+  /\ client.next \in ids
+  /\ IdsOf(found) = ids
+  /\ fence[b] >= 2
+  /\ next > client.next
+  /\ (client.next .. next - 1) \subseteq IdsOf(taken)
+  /\ clients' = [clients EXCEPT ![r] = [client EXCEPT !.sent = taken, !.next = next, !.denied = {}, !.weak = {}]]
+  /\ UNCHANGED <<meta, cas, fence, stored, claim, adds, acks>> /\ Quiet
+
+RecoverySends(r, b, i, ids, proof) ==                                                         \* R5, R6
+  LET client == clients[r]
+      sending == {e \in client.sent : e.id \in ids}
+  IN
+  /\ client.stage \in {"READING", "WRITING"}
+  /\ client.ens[i] = b
+  /\ IdsOf(sending) = ids
+  /\ \A id \in ids : i \in WriteSet(id)
+  /\ proof = client.start.id
+  /\ adds' = adds \cup {[to |-> b, at |-> i, entry |-> e, from |-> r, term |-> 2, proof |-> client.start] : e \in sending}
+  /\ UNCHANGED <<meta, cas, clients, fence, stored, claim, acks>> /\ Quiet
+
+TraceChangesPrivate(r, first, ens) ==                                                         \* R6
+  LET client == clients[r]
+      fragment == [first |-> first, ensemble |-> ens, term |-> 1]
+  IN
+  /\ client.stage \in {"READING", "WRITING"}
+  /\ Cardinality(Members(ens)) = E
+  /\ first - 1 \in client.lac .. Written(r, client, client.lac)
+  /\ clients' = [clients EXCEPT ![r] = [client EXCEPT !.ens = ens, !.lac = first - 1,
+       !.private = IF client.private = <<>> THEN <<fragment>> ELSE WithFragment(@, fragment)]]
+  /\ UNCHANGED <<meta, cas, fence, stored, claim, adds, acks>> /\ Quiet
+
+\* R4, R10: `excused` are members that recovery could not reach, gave up waiting for, or heard, but in doubt.
+TraceFindsEnd(r, last, excused) ==
+  LET client == clients[r]
+      members == WriteSet(last + 1)
+      unheard == members \ (client.denied \cup client.weak)
+  IN
+  /\ client.stage = "READING"
+  /\ client.next = last + 1
+  /\ \/ Cardinality(client.denied \cap members) >= Qw - Qa + 1 /\ unheard \subseteq excused
+     \/ unheard = {} /\ Cardinality(client.weak) < Qa
+  /\ clients' = [clients EXCEPT ![r].stage = "WRITING", ![r].end = last]
+  /\ UNCHANGED <<meta, cas, fence, stored, claim, adds, acks>> /\ Quiet
+
+RecoveryProposesEnd(r, last) ==                                                               \* R6
+  /\ clients[r].stage = "WRITING"
+  /\ clients[r].end = last
+  /\ Written(r, clients[r], clients[r].lac) >= last
+  /\ UNCHANGED <<meta, cas, clients, fence, stored, claim, adds, acks>> /\ Quiet
+
+RecoveryWrote(r, fragments, last) ==                                                          \* R6
+  /\ meta.state = "IN_RECOVERY"
+  /\ clients[r].stage = "WRITING" /\ clients[r].end = last
+  /\ clients[r].frozen = Last(meta.fragments)
+  /\ meta' = ClosedAt([meta EXCEPT !.fragments = WithFragments(@, clients[r].private)], last)
+  /\ meta'.fragments = fragments
+  /\ UNCHANGED <<cas, clients, fence, stored, claim, adds, acks>> /\ Quiet
+
+BookieStored(b, c, i, ids) ==                                                                 \* T1, R3, B1
+  LET taken == {m \in adds : m.to = b /\ m.from = c /\ m.at = i /\ m.entry.id \in ids}
+      term == IF c = Creator THEN 1 ELSE 2
+      numbers == {claim[b]} \cup {[id |-> m.entry.lac, stamp |-> m.entry.lac_stamp] : m \in taken} \cup {m.proof : m \in taken}
+  IN
+  /\ {m.entry.id : m \in taken} = ids
+  /\ term >= fence[b]
+  /\ fence' = Raised(b, term)
+  /\ stored' = [stored EXCEPT ![b] = @ \cup {m.entry : m \in taken}]
+  /\ acks' = acks \cup {<<c, b, i, id>> : id \in ids}
+  /\ claim' = [claim EXCEPT ![b] = CHOOSE n \in numbers : \A other \in numbers : n.id >= other.id]
+  /\ UNCHANGED <<meta, cas, clients, adds>> /\ Quiet
+
+BookieFenced(b) ==
+  /\ fence' = Raised(b, 2)
+  /\ UNCHANGED <<meta, cas, clients, stored, claim, adds, acks>> /\ Quiet
+
+BookieDenied(b, id) ==                                                                        \* R4, O10
+  /\ ~\E e \in stored[b] : e.id = id
+  /\ fence' = Raised(b, 2)
+  /\ UNCHANGED <<meta, cas, clients, stored, claim, adds, acks>> /\ Quiet
+
+BookiePublished(b, term, confirmed) ==                                                        \* W5, R11
+  /\ term >= fence[b]
+  /\ confirmed <= clients[Creator].lac
+  /\ fence' = Raised(b, term)
+  /\ claim' = [claim EXCEPT ![b] = Later(@, [id |-> confirmed, stamp |-> 1])]
+  /\ UNCHANGED <<meta, cas, clients, stored, adds, acks>> /\ Quiet
+
+ReaderRead(last) ==                                                                           \* R7, D3
+  /\ last <= (IF meta.state = "CLOSED" THEN meta.last ELSE clients[Creator].lac)
+  /\ UNCHANGED <<meta, cas, clients, fence, stored, claim, adds, acks>> /\ Quiet
+
+Step ==
+  LET e == Event IN
+  CASE e[1] = "send" /\ e[2] = Creator -> WriterSends(e[3], e[4], Named(e[5]), e[6])
+    [] e[1] = "send" -> RecoverySends(e[2], e[3], e[4], Named(e[5]), e[6])
+    [] e[1] = "confirmed" -> TraceConfirms(e[3])
+    [] e[1] = "proposes ensemble" -> TraceProposesEnsemble(e[3], Ens(e[4]))
+    [] e[1] = "proposes end" /\ e[2] = Creator -> TraceProposesEnd(e[3])
+    [] e[1] = "proposes end" -> RecoveryProposesEnd(e[2], e[3])
+    [] e[1] = "finds end" -> TraceFindsEnd(e[2], e[3], Named(e[4]))
+    [] e[1] = "wrote" /\ e[2] = Creator -> WriterWrote(e[3], Frags(e[4]), e[5])
+    [] e[1] = "wrote" /\ e[3] = "IN_RECOVERY" -> TraceClaims(e[2], Frags(e[4]))
+    [] e[1] = "wrote" -> RecoveryWrote(e[2], Frags(e[4]), e[5])
+    [] e[1] = "fences" -> TraceBeginsToFence(e[2], Frag(e[3]))
+    [] e[1] = "heard fence" -> TraceHearsFence(e[2], e[3], e[4])
+    [] e[1] = "heard denial" -> TraceHearsDenial(e[2], e[3], e[4], e[5])
+    [] e[1] = "heard doubt" -> TraceDoubts(e[2], e[3], e[4])
+    [] e[1] = "takes batch" -> TraceTakesBatch(e[2], e[3], Named(e[4]), e[5])
+    [] e[1] = "changes private" -> TraceChangesPrivate(e[2], e[3], Ens(e[4]))
+    [] e[1] = "stored" -> BookieStored(e[2], e[3], e[4], Named(e[5]))
+    [] e[1] = "fenced" -> BookieFenced(e[2])
+    [] e[1] = "denied" -> BookieDenied(e[2], e[3])
+    [] e[1] = "published" -> BookiePublished(e[2], e[3], e[4])
+    [] e[1] = "read" -> ReaderRead(e[2])
+
+\* What must hold after each step; a lost copy is no step of these traces.
+Sound ==
+  /\ NothingConfirmedIsCutOff /\ ConfirmedIsReadable /\ ClosedIsAtAckQuorum /\ FragmentsAreValid /\ OnePayload
+
+Goes == Step /\ Sound'
+
+TraceNext ==
+  /\ ~stuck
+  /\ at <= Len(Events)
+  /\ trace' = trace
+  /\ \/ Goes /\ at' = at + 1 /\ stuck' = FALSE
+     \/ ~ENABLED Goes /\ stuck' = TRUE /\ at' = at /\ UNCHANGED vars
+        /\ PrintT(<<"rejected", trace, at, Event[1]>>)
+
+TraceSpec == TraceInit /\ [][TraceNext]_tvars
+===============================================================================
