@@ -95,7 +95,7 @@ class Candidate:
     async def compete(self) -> None:
         while True:
             try:
-                async with self._client.lead_log(LOG) as log:  # waits for its turn, and fences whoever led before
+                async with self._client.lead_log(LOG) as log:  # waits for its turn, and fences the leader before it
                     await self._lead(log)
                 self._say(f"{self.name} was deposed, nothing in doubt")
             except replog.FencedError as error:

@@ -117,7 +117,7 @@ async def app(cluster: SimulatedCluster, bank: ModuleType = failover) -> str:
         cluster.crash(name)
     async with cluster.client() as client:
         async with client.write_log(failover.LOG):
-            pass  # fences whoever led, and recovers what was on its way
+            pass  # fences the leader before it, and recovers what was on its way
         async with client.read_log(failover.LOG) as reader:
             records = [(str(record.position), record.data.decode()) async for record in reader]
     check(records, town.answers)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def environment() -> dict[str, str]:
-    """For `python -m MODULE`. What is compiled is kept, as that of an installed package is: else each start compiles anew."""
+    """For `python -m MODULE`. What is compiled is kept, as that of an installed package is: else each start compiles it again."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONDONTWRITEBYTECODE": ""}
 
 

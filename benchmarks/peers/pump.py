@@ -131,7 +131,7 @@ class _Pumping:
         self._resources.close()
 
     def run_for(self, seconds: float) -> None:
-        """Sends anew what is confirmed, and returns with as much in flight as before."""
+        """Sends another entry for each that is confirmed, and returns with as much in flight as before."""
         deadline = clock() + seconds
         before, most = self.confirmed, self.confirmed + self._load.entries_max
         while (clock() < deadline and self.confirmed < most) or self.confirmed == before:

@@ -35,8 +35,8 @@ class Promise:
 
 @attrs.frozen
 class Load:
-    """Appends of random bytes. `in_flight` entries are sent and not confirmed: as many as are confirmed are sent anew.
-    `entries_per_call` of more than one: the form for many at once, where a system has one (a transaction, a batch)."""
+    """Appends of random bytes. `in_flight` entries are sent and not confirmed: for each one that is confirmed another one is
+    sent. `entries_per_call` of more than one: the form for many at once, where a system has one (a transaction, a batch)."""
 
     entry_bytes: int
     in_flight: int
