@@ -63,7 +63,18 @@ from replog.log.appending import AppendedLedgers
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.log.record_batches import Record, RecordBatch
-from replog.machine import CommandId, MachineOptions, MachineStatus, RunningMachine, StateMachine, command
+from replog.machine import (
+    CommandId,
+    MachineOptions,
+    MachineStatus,
+    ReplicatedCounter,
+    ReplicatedDict,
+    ReplicatedLock,
+    ReplicatedQueue,
+    RunningMachine,
+    StateMachine,
+    command,
+)
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.quorum import Quorum
@@ -122,6 +133,10 @@ __all__ = [
     "RecordBatch",
     "RecoveryUndecidedError",
     "Registry",
+    "ReplicatedCounter",
+    "ReplicatedDict",
+    "ReplicatedLock",
+    "ReplicatedQueue",
     "ReplogError",
     "RunningMachine",
     "SessionExpiredError",

@@ -97,6 +97,15 @@ def test_unknown_command_is_named_by_an_error(body: bytes) -> None:
         SHOP.decode_asked(body)
 
 
+@pytest.mark.parametrize(
+    ("function", "result"),
+    [(Shop.put_named, None), (Shop.put, Item("a", (1.5,))), (Shop.put, None), (Shop.tag, ["a", "b"])],
+)
+def test_result_arrives_equal(function: Any, result: Any) -> None:
+    command = SHOP.find(function)
+    assert command.decode_result(command.encode_result(result)) == result
+
+
 def test_method_without_mark_is_no_command() -> None:
     with pytest.raises(ConfigError, match="mark it"):
         SHOP.find(Shop.helper)

@@ -13,7 +13,7 @@ import replog
 from replog.errors import RemoteProtocolError, StateDivergedError, UnknownCommandError
 from replog.machine import core as cores
 from replog.machine.commands import MachineType
-from replog.machine.core import Core
+from replog.machine.core import BeginningGoneError, Core
 from replog.machine.entries import Answer, Code, Kind, MachineEntry, decode_answer, decode_entry, decode_request
 from replog.protocol.model import Position
 from tests.machine.counters import Counters
@@ -28,6 +28,7 @@ class Log:
     def __init__(self) -> None:
         self.entries: list[MachineEntry] = []
         self.core = Core(MACHINE)
+        self.append(MachineEntry(Kind.BEGIN))
 
     def append(self, entry: MachineEntry) -> Answer | None:
         self.entries.append(entry)
@@ -103,8 +104,9 @@ def test_result_that_is_not_of_its_type_is_a_failure() -> None:
 
     machine = MachineType(Wrong)
     core = Core(machine)
-    core.apply(Position(1, 0), MachineEntry(Kind.OPEN))
-    answer = core.apply(Position(1, 1), MachineEntry(Kind.COMMAND, 1, 1, body=machine.find(Wrong.get).encode((), {})))
+    core.apply(Position(1, 0), MachineEntry(Kind.BEGIN))
+    core.apply(Position(1, 1), MachineEntry(Kind.OPEN))
+    answer = core.apply(Position(1, 2), MachineEntry(Kind.COMMAND, 1, 1, body=machine.find(Wrong.get).encode((), {})))
     assert answer is not None
     assert answer.code == Code.FAILED
 
@@ -149,8 +151,17 @@ def test_foreign_entry_stops_the_member(data: bytes) -> None:
     ],
 )
 def test_entry_with_a_foreign_body_stops_the_member(entry: MachineEntry) -> None:
-    with pytest.raises(UnknownCommandError):
-        Core(MACHINE).apply(Position(1, 0), entry)
+    with pytest.raises(UnknownCommandError, match="is not"):
+        Log().append(entry)
+
+
+@pytest.mark.parametrize("kind", [each for each in Kind if each not in (Kind.LEAD, Kind.BARRIER, Kind.BEGIN)])
+def test_entry_before_the_beginning_is_not_applied(kind: Kind) -> None:
+    """A log that was trimmed, read without a snapshot, must not look like a whole one."""
+    core = Core(MACHINE)
+    core.apply(Position(3, 0), MachineEntry(Kind.LEAD))
+    with pytest.raises(BeginningGoneError, match="3:1"):
+        core.apply(Position(3, 1), MachineEntry(kind))
 
 
 def test_unknown_command_stops_the_member_even_if_its_session_has_expired(log: Log) -> None:
@@ -184,7 +195,7 @@ def test_member_whose_state_differs_stops(log: Log) -> None:
     log.add(1, 1)
     body = check_at(log)
     log.core.checked = log.core.checked[0], "other" if log.core.checked else ""  # type: ignore[index]
-    with pytest.raises(StateDivergedError, match="1:3"):
+    with pytest.raises(StateDivergedError, match="1:4"):
         log.append(MachineEntry(Kind.HASH, body=body))
 
 

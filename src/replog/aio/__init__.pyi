@@ -417,6 +417,8 @@ class LedgerWriter:
         meanwhile are sent after that. Nothing happens if the last fragment is empty.
 
         Raises what `flush` raises, and `MetastoreUncertainError` if it takes too long: then it may happen later."""
+    def release(self) -> None:
+        """Sends what has gathered, and goes on as usual."""
     async def finish(self) -> None:
         """Confirms what was pushed, and closes the ledger, even an unbounded one: nobody can take it over any more. Raises as
         `aclose`."""

@@ -2,6 +2,7 @@
 
 from replog.machine.commands import State, StateMachine, command
 from replog.machine.options import MachineOptions
+from replog.machine.ready import ReplicatedCounter, ReplicatedDict, ReplicatedLock, ReplicatedQueue
 from replog.machine.running import MachineStatus, RunningMachine, run_machine
 from replog.machine.sessions import CommandId
 from replog.machine.surroundings import LogOptions, surroundings_of
@@ -11,6 +12,10 @@ __all__ = [
     "LogOptions",
     "MachineOptions",
     "MachineStatus",
+    "ReplicatedCounter",
+    "ReplicatedDict",
+    "ReplicatedLock",
+    "ReplicatedQueue",
     "RunningMachine",
     "State",
     "StateMachine",

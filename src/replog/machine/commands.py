@@ -164,7 +164,7 @@ class Command:
 
     def decode_result(self, data: bytes) -> Any:
         """The result that these bytes are."""
-        return _structure(self._result_type, json.loads(data))
+        return None if self._result_type is type(None) else _structure(self._result_type, json.loads(data))
 
 
 class Call:

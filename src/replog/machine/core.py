@@ -9,6 +9,7 @@ No I/O, no clock, no randomness: members that apply the same entries have the sa
 - A session begins and ends by an entry only. Its id is counted here, so that no id ever means two sessions. A command of a
   session that does not exist is not applied.
 - A command that raises counts as applied.
+- The first entry that counts is BEGIN. So a member that finds a trimmed log, and no snapshot, never takes the rest for all.
 """
 
 from __future__ import annotations
@@ -28,6 +29,15 @@ SESSIONS_MAX = 100_000
 _TEXT_CHARACTERS_MAX = 2000  # of a failure
 
 
+# Entries that change nothing may come before the beginning: those of leaders that died before they wrote it.
+_BEFORE_THE_BEGINNING = frozenset({Kind.LEAD, Kind.BARRIER, Kind.BEGIN})
+
+
+class BeginningGoneError(UnknownCommandError):
+    """The log does not have its beginning any more, and this member has none of what was applied in it. Retry: from a snapshot.
+    Outcome: nothing was applied."""
+
+
 class Core(Generic[State]):
     """A machine's state, its sessions, and how far the log is applied."""
 
@@ -36,8 +46,10 @@ class Core(Generic[State]):
         self.state: State = machine.machine()
         self.position = Position(0, 0)  # of the last entry that was applied
         self.time_ns = 0
+        self.has_begun = False
         self.commands = 0  # applied so far
         self.checked: tuple[Position, str] | None = None  # the last CHECK, and the hash of the core there
+        self.snapshot_commands = 0  # how many were applied in the last snapshot that is known
         self._sessions: dict[int, _Session] = {}
         self._next_session = 1
 
@@ -55,8 +67,11 @@ class Core(Generic[State]):
         """Applies the next entry, and returns what its caller is to be told, if it has one. `call` is a command that was decoded
         before.
 
-        Raises `UnknownCommandError` or `StateDivergedError`: then this member must stop."""
+        Raises `BeginningGoneError` (nothing was applied), `UnknownCommandError` or `StateDivergedError`: then this member must
+        stop."""
         assert position > self.position, "entries are applied in order, each once"
+        if not self.has_begun:
+            self._begin(position, entry.kind)
         if entry.time_ns > self.time_ns:
             self.time_ns = entry.time_ns
         answer: Answer | None = None
@@ -67,9 +82,7 @@ class Core(Generic[State]):
         elif entry.kind == Kind.TOUCH:
             answer = Answer(Code.DONE if entry.session in self._sessions else Code.EXPIRED)
         elif entry.kind == Kind.EXPIRE:
-            for session in _numbers(entry.body):
-                self._sessions.pop(session, None)
-            answer = Answer(Code.DONE)
+            answer = self._expire(_numbers(entry.body))
         elif entry.kind == Kind.CHECK:
             self.position = position  # which the hash covers
             self.checked = position, self.hash()
@@ -82,12 +95,24 @@ class Core(Generic[State]):
             answer.position = position
         return answer
 
+    def _begin(self, position: Position, kind: int) -> None:
+        if kind not in _BEFORE_THE_BEGINNING:
+            raise BeginningGoneError(
+                f"the log begins at {position}, behind the beginning of its machine: it was trimmed"
+            )
+        self.has_begun = kind == Kind.BEGIN
+
     def _open(self) -> Answer:
         if len(self._sessions) >= SESSIONS_MAX:
             return Answer(Code.BUSY)
         session, self._next_session = self._next_session, self._next_session + 1
         self._sessions[session] = _Session()
         return Answer(Code.DONE, str(session).encode())
+
+    def _expire(self, sessions: list[int]) -> Answer:
+        for session in sessions:
+            self._sessions.pop(session, None)
+        return Answer(Code.DONE)
 
     def _command(self, entry: MachineEntry, call: Call | None) -> Answer:
         # Decoded even if it is not applied: what no member knows stops all of them, not only some.
@@ -143,7 +168,7 @@ class Core(Generic[State]):
             sessions,
             self.machine.encode_state(self.state),
         ]
-        return hashlib.sha256(to_json(whole).encode()).hexdigest()
+        return hashlib.sha256(self._json(whole)).hexdigest()
 
     def _compare(self, body: bytes) -> None:
         try:
@@ -159,6 +184,15 @@ class Core(Generic[State]):
                 f"at {position} the state here differs from the leader's: a command of {self.machine.machine.__name__} "
                 "depends on more than its arguments and the state. This member stops; nothing in the log was changed"
             )
+
+    def _json(self, fields: object) -> bytes:
+        try:
+            return _state_json(fields).encode()
+        except (TypeError, ValueError) as error:
+            name = self.machine.machine.__name__
+            raise UnknownCommandError(
+                f"the state of {name} is not data that JSON can be made of: {error}. This member stops; correct the command"
+            ) from error
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
@@ -183,7 +217,7 @@ class Core(Generic[State]):
             "sessions": sessions,
             "state": self.machine.encode_state(self.state),
         }
-        return to_json(fields).encode()
+        return self._json(fields)
 
     def load(self, data: bytes) -> None:
         """Becomes what was dumped. Raises `UnknownCommandError` if that is of another version, `RemoteProtocolError` if it is
@@ -210,7 +244,19 @@ class Core(Generic[State]):
             ) from error
         self.state, self._sessions, self.position = state, sessions, position
         self.time_ns, self.commands, self._next_session = numbers
-        self.checked = None
+        self.snapshot_commands = self.commands
+        self.has_begun, self.checked = True, None
+
+    def adopt(self, other: Core[State]) -> None:
+        """Becomes the other one, which is not used any more."""
+        self.state, self.position, self.time_ns, self.commands = (
+            other.state,
+            other.position,
+            other.time_ns,
+            other.commands,
+        )
+        self._sessions, self._next_session = other._sessions, other._next_session
+        self.has_begun, self.checked, self.snapshot_commands = other.has_begun, None, other.snapshot_commands
 
 
 class _Session:
@@ -240,6 +286,10 @@ class _Session:
         else:
             self.results = {sequence: result for sequence, result in results.items() if sequence >= floor}
         self.floor = floor
+
+
+# Unlike arguments, a state may have infinite numbers and NaN, which are not equal to themselves.
+_state_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _numbers(body: bytes) -> list[int]:

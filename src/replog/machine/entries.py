@@ -29,6 +29,7 @@ class Kind(enum.IntEnum):
     BARRIER = 6  # nothing: it is confirmed, so its writer was the leader when it was sent
     CHECK = 7  # every member computes the hash of its state here
     HASH = 8  # the leader's hash at a CHECK; the body is a JSON list of segment, entry and hash
+    BEGIN = 10  # nothing was applied before: this is the beginning of the machine
     READ = 9  # only in requests: answered after a barrier
 
 

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -24,13 +23,16 @@ from replog.errors import (
     MetastoreError,
     ReplogError,
     TransientError,
+    TrimmedError,
 )
 from replog.log.log_writer import LogWriter
 from replog.log.record_batches import RecordBatch
-from replog.machine.core import Core
+from replog.machine import snapshots
+from replog.machine.core import BeginningGoneError, Core
 from replog.machine.entries import Kind, MachineEntry, decode_entry
 from replog.machine.leading import Leader
 from replog.machine.options import MachineOptions
+from replog.machine.saving import Saver
 from replog.machine.surroundings import LogOptions, Logs, Surroundings, encode_leader, leader_key
 from replog.machine.visits import Reception
 from replog.protocol.model import Position
@@ -38,6 +40,7 @@ from replog.records.bookies import Endpoint
 from replog.records.paths import log_key_path
 from replog.runtime.chance import current_chance
 from replog.runtime.nursery import open_service_nursery
+from replog.runtime.threads import current_threads
 
 _log = logging.getLogger("replog.machine")
 
@@ -66,6 +69,7 @@ class Member:
         self.member_id = current_chance().token(8)
         self.reception = Reception(log_options.password)
         self.leads_from: Position | None = None
+        self.restoring: float | None = None  # the part of a snapshot that was read, while one is
         self.caught_up = trio.Event()  # the log was read up to an end once
         self._logs = logs
         self._surroundings = surroundings
@@ -110,19 +114,25 @@ class Member:
                 with trio.CancelScope() as self._following:
                     if self._is_elected:
                         self._following.cancel()  # whoever was elected waits for the lock
-                    await self._recover_from_errors(self._read_on)
+                    await self._follow_on()
             again_s = _AGAIN_S if self.core.position > before else min(2 * again_s, _AGAIN_MAX_S)
             if not self._following.cancelled_caught:
                 await trio.sleep(again_s)
 
-    async def _recover_from_errors(self, read: Callable[[], Any]) -> None:
-        """Reads, and returns on errors that may pass."""
+    async def _follow_on(self) -> None:
+        """Reads on, and returns on errors that may pass."""
         try:
-            await read()
+            try:
+                await self._read_on()
+            except (TrimmedError, BeginningGoneError):
+                if not await self._restore():
+                    raise
         except (TransientError, LogNotFoundError) as error:
             _log.info("machine %s: reads again, since %s", self.name, error)
 
     async def _read_on(self) -> None:
+        if not self.core.position.segment:
+            await self._restore()
         if not self.caught_up.is_set():
             with suppress(LogNotFoundError):  # nobody has written to it: this is the first member
                 await self._read(None, follow=False)
@@ -150,6 +160,43 @@ class Member:
                 await trio.lowlevel.checkpoint()
         self._applied()
 
+    async def _restore(self) -> bool:
+        """Becomes the newest snapshot, if that is ahead; returns whether it is."""
+
+        def progress(done_bytes: int, size_bytes: int) -> None:
+            self.restoring = done_bytes / size_bytes if size_bytes else 1.0
+
+        try:
+            data = await snapshots.load(self.name, self._logs, self._log_options.password, progress)
+            if data is None:
+                return False
+            restored = Core(self.core.machine)
+            await current_threads().run(restored.load, data)
+        finally:
+            self.restoring = None
+        if restored.position <= self.core.position:
+            return False
+        _log.info("machine %s: restored %d bytes of a snapshot at %s", self.name, len(data), restored.position)
+        self.core.adopt(restored)
+        self._applied()
+        return True
+
+    async def _catch_up(self, term: int) -> None:
+        """Applies everything before this segment."""
+        while True:
+            try:
+                if not self.core.position.segment:
+                    await self._restore()
+                await self._read(term, follow=True)
+                # Another leader may have saved one, and trimmed what was not read here.
+                if not self.core.has_begun and await self._restore():
+                    continue
+            except (TrimmedError, BeginningGoneError):
+                if not await self._restore():
+                    raise
+            else:
+                return
+
     # -- leading ------------------------------------------------------------------------------------------------------
 
     async def _compete(self, endpoints: list[Endpoint]) -> None:
@@ -171,19 +218,26 @@ class Member:
         self._is_elected = True
         self._following.cancel()
         async with self._applying, open_service_nursery() as nursery:
-            leader = Leader(self.core, log, nursery, self._options, current_chance(), self._applied)
+            saver = Saver(self.name, self.core, self._logs, self._log_options, self._options.snapshot_every)
+
+            def applied() -> None:
+                self._applied()
+                saver.applied()
+
+            leader = Leader(self.core, log, nursery, self._options, current_chance(), applied)
             try:
                 # What is behind this entry in the log was appended by this leader, or by a later one.
-                began = await log.append(
-                    MachineEntry(Kind.LEAD, time_ns=current_chance().time_ns(), body=self.member_id.encode()).encode()
-                )
-                await self._read(term, follow=True)
+                began = await log.append(self._entry(Kind.LEAD))
+                await self._catch_up(term)
                 self.core.apply(began, MachineEntry(Kind.LEAD))
+                if not self.core.has_begun:
+                    self.core.apply(await log.append(self._entry(Kind.BEGIN)), MachineEntry(Kind.BEGIN))
                 self.caught_up.set()
                 self._applied()
                 self.leads_from, self.reception.leader = began, leader
                 nursery.start_soon(self._announce, term, endpoints)
                 nursery.start_soon(leader.expire_sessions)
+                nursery.start_soon(saver.run, log)
                 nursery.start_soon(self._watch_record, term, leader)
                 await leader.ended.wait()
             finally:
@@ -192,6 +246,9 @@ class Member:
                 leader.fail(trio.ClosedResourceError("this member is left"))
             assert leader.error is not None, "it has ended"
             raise leader.error
+
+    def _entry(self, kind: Kind) -> bytes:
+        return MachineEntry(kind, time_ns=current_chance().time_ns(), body=self.member_id.encode()).encode()
 
     async def _announce(self, term: int, endpoints: list[Endpoint]) -> None:
         key, value = leader_key(self.name, term), encode_leader(self.member_id, endpoints)

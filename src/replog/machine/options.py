@@ -29,3 +29,6 @@ class MachineOptions(Checked):
     check_every: int | None = option(
         10_000, "After how many commands the members compare hashes of their states; none: never.", positive
     )
+    snapshot_every: int | None = option(
+        100_000, "After how many commands the leader saves a snapshot, and trims the log; none: never.", positive
+    )

@@ -38,13 +38,15 @@ Result = TypeVar("Result")
 class MachineStatus:
     """Where a member is: how far it has applied the log, and whether it leads.
 
-    `commands` were applied since the log began. `leads_from` is where the leadership of this member began, None without one."""
+    `commands` were applied since the log began. `leads_from` is where the leadership of this member began, None without one.
+    `restoring` is the part of a snapshot that was read, while this member reads one; otherwise None."""
 
     member_id: str
     position: Position
     commands: int
     sessions: int
     leads_from: Position | None
+    restoring: float | None
 
 
 class RunningMachine(Generic[State]):
@@ -74,7 +76,7 @@ class RunningMachine(Generic[State]):
     def status(self) -> MachineStatus:
         """Where this member is."""
         core = self._member.core
-        numbers = core.position, core.commands, len(core.sessions), self._member.leads_from
+        numbers = core.position, core.commands, len(core.sessions), self._member.leads_from, self._member.restoring
         return MachineStatus(self._member.member_id, *numbers)
 
     async def read(self, function: Callable[[State], Result]) -> Result:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,7 @@ from replog.errors import ConfigError, MetastoreCorruptError
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.protocol.digest import DigestType
-from replog.protocol.model import LogMetadata, Position
+from replog.protocol.model import LedgerMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 from replog.records.bookies import BookieAddress, Endpoint, decode_address, encode_address
 from replog.records.paths import log_key_path
@@ -43,7 +43,13 @@ class Logs(Protocol):
         """As `Client.lead_log`."""
 
     def write_log(
-        self, name: str, *, quorum: Quorum | None = ..., password: bytes = ..., digest_type: DigestType = ...
+        self,
+        name: str,
+        *,
+        quorum: Quorum | None = ...,
+        password: bytes = ...,
+        digest_type: DigestType = ...,
+        custom: Mapping[str, str] | None = ...,
     ) -> AbstractAsyncContextManager[LogWriter, bool | None]:
         """As `Client.write_log`."""
 
@@ -55,8 +61,11 @@ class Logs(Protocol):
     async def trim_log(self, name: str, *, before: Position | str) -> Position:
         """As `Client.trim_log`."""
 
-    async def log_metadata(self, name: str) -> LogMetadata:
-        """As `Client.log_metadata`."""
+    async def log_segments(self, name: str) -> list[Segment]:
+        """As `Client.log_segments`."""
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """As `Client.ledger_metadata`."""
 
 
 @attrs.frozen

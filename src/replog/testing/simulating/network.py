@@ -225,7 +225,9 @@ class SimulatedConnection(Connection):
     def _hand_over(self) -> None:
         requests, self._inbox = self._inbox, []
         if self in self.listener.connections:
-            self.listener.handler.handle(requests, self._reply)
+            # In the context of that process: tasks that a handler starts belong to it.
+            handle = self.listener.handler.handle
+            self._network.call(self.listener.process, lambda: handle(requests, self._reply))
 
     def _answer(self, responses: Sequence[Response]) -> None:
         network, process = self._network, self.listener.process

@@ -1,0 +1,54 @@
+"""A machine among crashes, pauses and lost messages: its calls are linearizable, and each is applied once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.machine.simulated import Seen, check, run
+
+pytestmark = pytest.mark.slow  # a second each
+SEEDS = 3
+SEEDS_LONG = 500
+
+
+@pytest.mark.sized
+def test_no_seed_breaks_linearizability(is_long: bool) -> None:
+    for seed in range(SEEDS_LONG if is_long else SEEDS):
+        assert "answered" in run(seed)
+
+
+def test_a_seed_has_one_trace() -> None:
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        run(1, trace=trace)
+    assert traces[0] == traces[1]
+
+
+APPEND = Seen("a", 0, 1, 1)
+LATER = Seen("b", 2, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("seen", "entries"),
+    [
+        ([APPEND], ()),
+        ([APPEND], ("b", "a")),
+        ([APPEND], ("a", "a")),
+        ([APPEND, Seen("b", 2, 3, 1)], ("b", "a")),
+        ([APPEND, LATER], ("b", "a")),
+        ([APPEND, Seen("", 2, 3, 0)], ("a",)),
+        ([LATER, Seen("", 0, 1, 1, ("b",))], ("b",)),
+        ([Seen("", 0, 1, 1, ("a",)), Seen("", 2, 3, 0)], ("a",)),
+        ([Seen("", 0, 1, 1, ("b",))], ("a", "b")),
+    ],
+)
+def test_checker_finds_what_is_not_linearizable(seen: list[Seen], entries: tuple[str, ...]) -> None:
+    with pytest.raises(AssertionError):
+        check(seen, entries)
+
+
+def test_checker_accepts_what_is_linearizable() -> None:
+    unknown = Seen("c", 0)
+    overlapping = [Seen("", 0.5, 2.5, 2, ("a", "b")), Seen("", 0.5, 2.5, 0)]
+    for entries in (("a", "b"), ("a", "b", "c")):
+        check([APPEND, LATER, unknown, *overlapping], entries)

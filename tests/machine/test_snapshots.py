@@ -1,0 +1,153 @@
+"""Snapshots: kept in the cluster, restored by members that join, and never older than what the log was trimmed for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+import replog
+from replog.errors import TrimmedError, UnknownCommandError
+from replog.machine import snapshots
+from replog.machine.surroundings import LogOptions
+from replog.protocol.digest import DigestType
+from replog.protocol.model import Position
+from tests.kit import ONE, Cluster, cluster
+from tests.machine.counters import OPTIONS, Counters, member
+
+EVERY_10 = attrs.evolve(OPTIONS, snapshot_every=10)
+LOG = LogOptions(ONE, b"", DigestType.CRC32C)
+
+
+async def load(client: replog.Client) -> bytes | None:
+    return await snapshots.load("counters", client, b"", lambda _done, _all: None)
+
+
+async def until_saved(client: replog.Client) -> None:
+    with trio.fail_after(60):
+        while await load(client) is None:  # noqa: ASYNC110 - another process saves it
+            await trio.sleep(0.1)
+
+
+@asynccontextmanager
+async def saved(made: Cluster) -> AsyncIterator[replog.RunningMachine[Counters]]:
+    """A leader that has saved a snapshot and trimmed its log, more than once."""
+    async with made.client(quorum=ONE) as client, member(made, options=EVERY_10) as leader:
+        for number in range(45):
+            assert await leader.add("visits") == number + 1
+            await trio.sleep(0.1)
+        with trio.fail_after(60):
+            while (await client.log_metadata("counters")).first_segment_number < 2:
+                await leader.add("visits", 0)
+                await trio.sleep(1)
+        yield leader
+
+
+async def test_member_that_joins_restores_a_snapshot_and_reads_on() -> None:
+    async with cluster(1) as made, saved(made), member(made) as other:
+        assert await other.read(lambda state: state.values) == {"visits": 45}
+        assert other._member.core.snapshot_commands > 0
+        assert await other.add("visits") == 46
+        async with made.client() as client, client.read_log("counters") as reader:
+            assert (await reader.receive()).segment > 1
+
+
+async def test_member_that_restarts_restores_what_was_applied_and_answered() -> None:
+    """The sessions are in the snapshot: a repeat is answered, not applied."""
+    async with cluster(1) as made:
+        async with made.client(quorum=ONE) as client, member(made, options=EVERY_10) as leader:
+            command_id = await leader.next_id()
+            # Its answer was lost, so its session must remember it.
+            await leader.add("visits")
+            body = leader._member.core.machine.find(Counters.add).encode(("visits", 7), {})
+            assert (await leader._ask(command_id, body)).body == b"8"
+            for _ in range(30):
+                await leader.add("others")
+            await until_saved(client)
+            async with member(made) as other:
+                await other.read(lambda state: state)
+                assert other._member.core.snapshot_commands > 0
+                assert await other.call_as(command_id, Counters.add, "visits", 7) == 8
+                assert await other.read(lambda state: state.values["visits"]) == 8
+
+
+async def test_snapshot_of_several_chunks_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 7)
+    data = bytes(range(100))
+    async with cluster(1) as made, made.client(quorum=ONE) as client:
+        assert await load(client) is None
+        assert await snapshots.save("counters", Position(1, 5), data, client, LOG)
+        assert await load(client) == data
+
+
+async def test_older_snapshot_replaces_no_newer_one() -> None:
+    async with cluster(1) as made, made.client(quorum=ONE) as client:
+        assert await snapshots.save("counters", Position(2, 5), b"newer", client, LOG)
+        assert not await snapshots.save("counters", Position(2, 4), b"older", client, LOG)
+        assert await load(client) == b"newer"
+        assert await snapshots.save("counters", Position(3, 0), b"newest", client, LOG)
+        assert await load(client) == b"newest"
+        assert len(await client.log_segments("counters.snapshots")) == 1
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [b"H{}"],
+        [b"Hx", b"Cabc"],
+        [b'H{"format":1,"position":"9:9","bytes":9,"sha256":""}', b"Cabc"],
+        [b'H{"format":1,"position":"9:9","bytes":3,"sha256":"other"}', b"Cabc"],
+        [b'H{"format":2,"position":"9:9","bytes":3,"sha256":""}', b"Cabc"],
+        [b"Cabc", b""],
+    ],
+)
+async def test_snapshot_that_is_not_whole_does_not_count(records: list[bytes]) -> None:
+    async with cluster(1) as made, made.client(quorum=ONE) as client:
+        assert await snapshots.save("counters", Position(1, 5), b"whole", client, LOG)
+        async with client.write_log("counters.snapshots") as log:
+            await log.extend(records)
+        assert await load(client) == b"whole"
+
+
+async def test_log_that_was_trimmed_without_a_snapshot_stops_the_member() -> None:
+    async with cluster(1) as made, made.client(quorum=ONE) as client:
+        for _ in range(2):
+            async with member(made) as leader:
+                await leader.add("visits")
+        await client.trim_log("counters", before="2:0")
+        with pytest.raises(UnknownCommandError, match="it was trimmed"):
+            async with member(made):
+                await trio.sleep(60)
+
+
+async def test_member_that_was_away_while_the_log_was_trimmed_stops_without_a_snapshot() -> None:
+    with pytest.raises(TrimmedError):
+        async with cluster(1) as made, made.client(quorum=ONE) as client, member(made) as other:
+            await other.add("visits")
+            other._member.core.position = Position(1, 0)  # as if it had read nothing more
+            for _ in range(3):
+                async with client.write_log("counters"):
+                    pass
+            await client.trim_log("counters", before="3:0")
+            await trio.sleep(60)
+
+
+async def test_state_that_cannot_be_written_stops_the_member() -> None:
+    @attrs.define
+    class Odd(Counters):
+        other: dict[str, Any] = attrs.field(factory=dict)
+
+        @replog.command
+        def spoil(self) -> None:
+            self.other["x"] = object()
+
+    with pytest.raises(UnknownCommandError, match="not data"):
+        async with cluster(1) as made, member(made, Odd, attrs.evolve(OPTIONS, snapshot_every=1)) as odd:
+            await odd.spoil()
+            await trio.sleep(60)
+    async with cluster(1) as made, made.client(quorum=ONE) as client:
+        assert await load(client) is None

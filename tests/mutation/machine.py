@@ -1,0 +1,148 @@
+"""Mutants of replicated state machines: of exactly-once, reads, sessions and snapshots."""
+
+from tests.mutation.table import SourceMutant
+
+_FIRST = {
+    "core": ("tests/machine/test_core.py",),
+    "leading": ("tests/machine/test_members.py",),
+    "member": ("tests/machine/test_snapshots.py", "tests/machine/test_members.py"),
+    "snapshots": ("tests/machine/test_snapshots.py",),
+    "sessions": ("tests/machine/test_members.py",),
+    "visits": ("tests/machine/test_members.py",),
+    "commands": ("tests/machine/test_commands.py",),
+}
+
+
+def _mutant(name: str, file: str, old: str, new: str, why: str) -> SourceMutant:
+    tests = (*_FIRST[file], "tests/machine/test_simulated.py")
+    return SourceMutant(f"machine-{name}", "exactly once", f"machine/{file}.py", old, new, why, tests)
+
+
+MUTANTS = (
+    _mutant(
+        "repeat-applied",
+        "core",
+        "        if known is not None:\n            return Answer(*known)\n",
+        "",
+        "a command that is repeated after a lost answer is applied twice",
+    ),
+    _mutant(
+        "floor-forgotten",
+        "core",
+        "        if entry.sequence < session.floor:\n            return Answer(Code.FORGOTTEN)\n",
+        "",
+        "a late repeat of a command whose answer was forgotten is applied again",
+    ),
+    _mutant(
+        "results-not-in-snapshot",
+        "core",
+        "session.results = {sequence: (code, body.encode()) for sequence, code, body in results}",
+        "session.results = {}",
+        "a member that was restored applies a repeat again",
+    ),
+    _mutant(
+        "expired-session-lives",
+        "core",
+        "        if session is None:\n            return Answer(Code.EXPIRED)\n",
+        "        if session is None:\n            session = self._sessions[entry.session] = _Session()\n",
+        "a command is applied again after its session, with the first answer, has expired",
+    ),
+    _mutant(
+        "session-ids-reused",
+        "core",
+        "session, self._next_session = self._next_session, self._next_session + 1",
+        "session = len(self._sessions) + 1",
+        "two callers have one session, and take each other's answers for their own",
+    ),
+    _mutant(
+        "raising-not-applied",
+        "core",
+        "            return Code.FAILED, to_json(shown).encode()",
+        "            return Code.BUSY, to_json(shown).encode()",
+        "a command that raises is sent again and again",
+    ),
+    _mutant(
+        "beginning-not-missed",
+        "core",
+        "        if kind not in _BEFORE_THE_BEGINNING:\n",
+        "        if kind not in _BEFORE_THE_BEGINNING and False:\n",
+        "a member that finds a trimmed log and no snapshot takes the rest for all",
+    ),
+    _mutant(
+        "time-goes-back",
+        "core",
+        "        if entry.time_ns > self.time_ns:\n",
+        "        if entry.time_ns:\n",
+        "`now` goes back when a leader's clock is behind that of the leader before",
+    ),
+    _mutant(
+        "divergence-unseen",
+        "core",
+        "        if self.checked[1] != expected:\n",
+        "        if not expected:\n",
+        "members whose states differ go on",
+    ),
+    _mutant(
+        "read-without-barrier",
+        "leading",
+        "                self._readers.append((visit, place))\n                self._gather()\n                continue\n",
+        "                self._answer(visit, place, Answer(Code.DONE, position=self._core.position))\n                continue\n",
+        "a leader that was deposed and does not know it answers with an old state",
+    ),
+    _mutant(
+        "applied-before-confirmed",
+        "leading",
+        "        last = self._log.last_add_confirmed\n",
+        "        last = self._log.last_add_pushed\n",
+        "a command is answered that the next leader may not find in the log",
+    ),
+    _mutant(
+        "deposed-goes-on-waiting",
+        "leading",
+        "        for visit in dict.fromkeys(visit for visit, _ in waiting):\n",
+        "        for visit in dict.fromkeys(visit for visit, _ in waiting[:0]):\n",
+        "callers of a deposed leader wait until they time out",
+    ),
+    _mutant(
+        "serves-before-replay",
+        "member",
+        "                await self._catch_up(term)\n",
+        "",
+        "a new leader serves without what was confirmed before",
+    ),
+    _mutant(
+        "newer-snapshot-replaced",
+        "snapshots",
+        '            if Position.parse(custom.get(_POSITION, "")) >= position:\n                return True\n',
+        '            if Position.parse(custom.get(_POSITION, "")) >= position:\n                return False\n',
+        "a deposed leader drops the snapshot for which the log was trimmed",
+    ),
+    _mutant(
+        "snapshot-in-part",
+        "snapshots",
+        "            is_whole = hashlib.sha256(data).hexdigest() == header.sha256\n",
+        "            is_whole = True\n",
+        "a damaged snapshot is restored",
+    ),
+    _mutant(
+        "floor-passes-the-unanswered",
+        "sessions",
+        "return next(iter(self._unanswered)) if",
+        "return command_id.sequence if",
+        "the leader forgets answers that have not come yet",
+    ),
+    _mutant(
+        "password-unchecked",
+        "visits",
+        "        if not hmac.compare_digest(request.key, self._key):\n",
+        "        if False:\n",
+        "whoever reaches a member writes to its log (B7)",
+    ),
+    _mutant(
+        "text-for-a-number",
+        "commands",
+        "        if same != value:\n            raise TypeError(problem)\n",
+        "",
+        "an argument arrives as another value than it was passed",
+    ),
+)
