@@ -90,6 +90,10 @@ def test_a_ledger_is_shown(ledger: Run) -> None:
         "has_password": False,
         "custom": {"log": "log"},
         "gaps": [],
+        "unbounded": False,
+        "term": 1,
+        "open_term": 1,
+        "trimmed_before": 0,
         "problem": None,
     }
     status, output, _ = ledger("show", "2")
@@ -153,3 +157,20 @@ def test_ledger_named_in_a_page_is_part_of_the_log(ledger: Run, tmp_path: Path) 
     for ledger_id in range(5, 12):
         status, _, errors = ledger("delete", str(ledger_id), "--yes")
         assert (status, f"ledger {ledger_id} is part of log 'paged'" in errors) == (2, True)
+
+
+def test_unbounded_ledger_is_created_taken_over_and_trimmed(ledger: Run) -> None:
+    assert ledger("create")[0] == 2, "a bounded one is of no use"
+    status, said, _ = ledger("create", "--unbounded")
+    assert status == 0
+    ledger_id = said.strip()
+    assert ledger("take-over", ledger_id)[1] == f"ledger {ledger_id}: open in term 2, behind entry -1\n"
+    assert "2, opened in 2" in ledger("show", ledger_id)[1]
+    assert ledger("trim", ledger_id, "--before", "9")[1] == f"ledger {ledger_id}: begins at entry 0 now\n"
+    assert ledger("raise-term", ledger_id)[1] == f"ledger {ledger_id}: its term is 2 now\n"
+    finished = json.loads(ledger("take-over", ledger_id, "--finish", "--json")[1])
+    assert (finished["term"], finished["state"]) == (3, "closed")
+    status, _, said = ledger("take-over", ledger_id)
+    assert status != 0
+    assert "finished" in said
+    assert "is bounded" in ledger("take-over", "1")[2]

@@ -91,7 +91,9 @@ class UnboundedCluster(LedgerCluster):
     def _trim(self, op: Op, outcome: Outcome, record: Any, version: int) -> None:
         if outcome is Outcome.DONE:
             client = self.client(op.node)
-            trimmed = attrs.evolve(record.trimmed(int(op.arguments[0])), token=client.new_nonce())
+            # The oracle knows by the token who closed a ledger.
+            token = record.token if record.state is LedgerState.CLOSED else client.new_nonce()
+            trimmed = attrs.evolve(record.trimmed(int(op.arguments[0])), token=token)
             if trimmed.trim_to != record.trim_to:
                 self.metastore.cas(client, LEDGER_ID, version, trimmed, self._trimmed)
 

@@ -144,8 +144,12 @@ def _print(facts: LedgerFacts, for_programs: bool) -> None:
     add_row(table, "created", time_for_people(metadata.created_at_ms))
     for name, value in metadata.custom.items():
         add_row(table, f"custom: {name}", value)
+    if metadata.is_unbounded:
+        add_row(table, "term", f"{metadata.term}, opened in {metadata.open_term}")
+        add_row(table, "trimmed before", metadata.trim_to)
     for fragment in metadata.fragments:
-        add_row(table, f"from entry {fragment.first_entry_id}", ", ".join(fragment.ensemble))
+        by = f" (term {fragment.term})" if metadata.is_unbounded else ""
+        add_row(table, f"from entry {fragment.first_entry_id}{by}", ", ".join(fragment.ensemble))
     for gap in metadata.gaps:
         end: int | str = "the last" if gap.last_entry_id is None else gap.last_entry_id
         bookie_id = metadata.fragment_of(gap.first_entry_id).ensemble[gap.index]

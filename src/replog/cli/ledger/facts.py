@@ -25,7 +25,7 @@ class LedgerFacts:
     @property
     def entries(self) -> int | None:
         """The number of its entries, as far as is known."""
-        return None if self.last_entry_id is None else self.last_entry_id + 1
+        return None if self.last_entry_id is None else self.last_entry_id + 1 - self.metadata.trim_to
 
 
 async def last_entry_of(client: Client, ledger_id: int, password: bytes) -> int:
@@ -89,10 +89,19 @@ def as_json(facts: LedgerFacts) -> dict[str, object]:
         "created_at": time_of(metadata.created_at_ms),
         "custom": dict(metadata.custom),
         "fragments": [
-            {"first_entry_id": each.first_entry_id, "last_entry_id": end, "ensemble": list(each.ensemble)}
+            {
+                "first_entry_id": each.first_entry_id,
+                "last_entry_id": end,
+                "ensemble": list(each.ensemble),
+                "term": each.term,
+            }
             for each, end in zip(metadata.fragments, ends, strict=True)
         ],
         "gaps": [attrs.asdict(gap) for gap in metadata.gaps],
+        "unbounded": metadata.is_unbounded,
+        "term": metadata.term,
+        "open_term": metadata.open_term,
+        "trimmed_before": metadata.trim_to,
         "problem": facts.problem,
     }
 
