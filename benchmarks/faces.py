@@ -116,8 +116,9 @@ def _frozen() -> Iterator[None]:
 
 @asynccontextmanager
 async def _lateness() -> AsyncIterator[list[float]]:
-    """By how much each short sleep was too long, in s, while this is open."""
+    """By how much each short sleep was too long, in s, while this is open; of one at least."""
     found: list[float] = []
+    ticked = asyncio.Event()
 
     async def tick(waited_s: Callable[[], float]) -> None:
         waited_before_s = waited_s()
@@ -127,11 +128,13 @@ async def _lateness() -> AsyncIterator[list[float]]:
             late_s, waited_now_s = clock() - due_s, waited_s()
             found.append(max(0.0, late_s - (waited_now_s - waited_before_s)))
             waited_before_s = waited_now_s
+            ticked.set()
 
     with _waits_for_a_processor() as waited_s:
         ticking = asyncio.ensure_future(tick(waited_s))
         try:
             yield found
+            await ticked.wait()
         finally:
             ticking.cancel()
 
