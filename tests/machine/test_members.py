@@ -10,15 +10,19 @@ import trio
 
 import replog
 from replog.errors import (
+    AddTimeoutError,
     CommandFailedError,
     CommandRefusedError,
     CommandTimeoutError,
     ConfigError,
+    FencedError,
+    LedgerNotFoundError,
     SessionExpiredError,
     StateDivergedError,
     UnknownCommandError,
 )
 from replog.machine.entries import Kind, MachineEntry
+from replog.machine.leading import Leader
 from replog.machine.visits import Reception, Visit, request_of
 from replog.protocol.messages import AdminCommand, AdminRequest, Request, Response, Status
 from tests.kit import Cluster, cluster
@@ -157,6 +161,19 @@ async def test_idle_leader_learns_that_it_is_deposed() -> None:
         assert before is not None
         assert counters.status.leads_from is not None
         assert counters.status.leads_from > before
+        assert await counters.add("visits") == 2
+
+
+@pytest.mark.parametrize(
+    "error", [LedgerNotFoundError(8, "trimmed away"), FencedError(8, "fenced"), AddTimeoutError(8, "too slow")]
+)
+async def test_leader_whose_writer_fails_competes_again(error: replog.ReplogError) -> None:
+    """Among them: it was paused, and the next leader has trimmed away the ledger that it writes to."""
+    async with cluster() as made, member(made) as counters:
+        await counters.add("visits")
+        host = counters._member.reception.leader
+        assert isinstance(host, Leader)
+        host.fail(error)
         assert await counters.add("visits") == 2
 
 

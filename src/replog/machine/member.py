@@ -19,6 +19,7 @@ import trio
 from replog.errors import (
     FencedError,
     KeyExistsError,
+    LedgerNotFoundError,
     LogNotFoundError,
     MetastoreError,
     ReplogError,
@@ -127,7 +128,7 @@ class Member:
             except (TrimmedError, BeginningGoneError):
                 if not await self._restore():
                     raise
-        except (TransientError, LogNotFoundError) as error:
+        except (TransientError, LogNotFoundError, LedgerNotFoundError) as error:
             _log.info("machine %s: reads again, since %s", self.name, error)
 
     async def _read_on(self) -> None:
@@ -206,7 +207,8 @@ class Member:
             try:
                 async with self._logs.lead_log(self.name, **attrs.asdict(self._log_options, recurse=False)) as log:
                     await self._lead(log, endpoints)
-            except FencedError as error:
+            # Of a leader that was paused, the next one may have trimmed away the ledger that it writes to.
+            except (FencedError, LedgerNotFoundError) as error:
                 _log.info("machine %s: %s was deposed: %s", self.name, self.member_id, error)
             except (TransientError, trio.ClosedResourceError, trio.TooSlowError) as error:
                 _log.info("machine %s: %s does not lead: %s", self.name, self.member_id, error)
