@@ -1,7 +1,7 @@
 """What a commit, and the end of a log, cost in a large cluster: `python -m benchmarks.spark.clusters --ledgers 100000`.
 
-The cluster is made of records in a metastore: a log of closed, empty ledgers, and what a killed driver left. Jobs commit to that log,
-each with eight small ledgers, as the driver of a batch does: append, then sweep. No Spark is needed.
+The cluster is made of records in a metastore: a log of closed, empty ledgers, and what a killed driver left. Jobs commit to that
+log, each with eight small ledgers, as the driver of a batch does: append, then sweep. No Spark is needed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from replog.errors import FencedError, MetastoreError, MetastoreUnavailableError
 from replog.spark.committing import Job, abort_job, append_job, commit_job, streamed_transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import FORMAT_KEY, SCHEMA_KEY, ValueFormat, ValueSchema
-from replog.spark.writing import Attempt, WrittenPartition, write_partition
+from replog.spark.writing import Attempt, WrittenPartition, outputs_of, write_partition
 from replog.testing import Fault, FaultyMetastore
 from tests.kit import ONE, Cluster, cluster, read_log
 from tests.servers.bookies import Bookies
@@ -269,6 +269,23 @@ async def test_a_commit_goes_on_until_the_metastore_is_back(
             assert outage.met
             assert [each.ledger_id for each in await client.log_segments("log")] == [ledger_id]
             assert await read_log(client) == [b"row"]
+
+
+def test_small_outputs_are_one_ledger_between_large_ones(spark_bookies: Bookies, spark_log: str) -> None:
+    """In the order of the partitions. A task with little output needs no bookie."""
+    options = options_for(spark_bookies, spark_log)
+    rows: dict[int, list[bytes]] = {0: [b"a"], 1: [b"b", b"c"], 2: [b"d" * 100], 3: [], 4: [b"e"]}
+    parts = []
+    for partition, payloads in rows.items():
+        attempt = Attempt(spark_log, "job", partition, 7)
+        parts.append(write_partition(options, BINARY, attempt, batches(payloads), 10))
+    assert [each.ledger_id is None for each in parts] == [True, True, False, True, True]
+    assert [each.rows for each in parts] == [1, 2, 1, 0, 1]
+    job = Job("job", (), ("txn:merged", 1), outputs=outputs_of(parts))
+    assert job.outputs == ((b"a", b"b", b"c"), parts[2].ledger_id, (b"e",))
+    assert [commit_job(options, BINARY, job) for _ in range(2)] == [True, False]
+    assert rows_of(spark_bookies.metastore, spark_log) == [b"a", b"b", b"c", b"d" * 100, b"e"]
+    assert len(ledgers_of(spark_bookies.metastore, spark_log)) == 3, "the repetition was swept"
 
 
 async def test_a_commit_gives_up_in_the_end_and_says_what_is_known(autojump_clock: trio.testing.MockClock) -> None:

@@ -81,6 +81,12 @@ def test_rows_are_in_the_log_in_the_order_of_partitions(
     assert len({made[each].custom["job"] for each in listed}) == 2
 
 
+def test_small_outputs_of_tasks_become_one_ledger(spark: SparkSession, spark_bookies: Bookies, spark_log: str) -> None:
+    writing(numbers(spark), spark_bookies, spark_log, mergeBytes=str(256 << 10)).save()
+    assert rows_of(spark_bookies.metastore, spark_log) == expected()
+    assert len(ledgers_of(spark_bookies.metastore, spark_log)) == 1
+
+
 def test_an_attempt_that_failed_leaves_nothing(spark: SparkSession, spark_bookies: Bookies, spark_log: str) -> None:
     """It had closed its ledger, and its rows are there once: those of the attempt that Spark took."""
     from tests.spark.faulty import FIRST_ATTEMPT_FAILS

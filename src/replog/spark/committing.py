@@ -33,6 +33,7 @@ from replog.spark.values import ValueSchema
 _AGAIN_S = 0.2
 _AGAIN_MAX_S = 5.0
 _SWEEP_S = 20.0
+_MERGED_TOGETHER = 4096  # entries of one batch that the driver writes
 
 
 @attrs.frozen
@@ -46,6 +47,7 @@ class Job:
     ledger_ids: tuple[int, ...]
     transaction: tuple[str, int] | None
     counts_empty: bool = False
+    outputs: tuple[int | tuple[bytes, ...], ...] = ()  # instead of `ledger_ids`: also entries that the driver writes
 
 
 def streamed_transaction(query_id: str, batch_id: int) -> tuple[str, int]:
@@ -59,7 +61,7 @@ def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
 
     The log's leader is deposed by it, and may lead again at once. Raises `ReplogError`: the job is visible as a whole
     or not at all, and stays so; committing it again is safe."""
-    if not job.ledger_ids and not job.counts_empty:
+    if not job.ledger_ids and not job.outputs and not job.counts_empty:
         # Nothing becomes visible, however often it is repeated: no reason to depose the log's leader.
         return True
 
@@ -118,6 +120,8 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
     has_failed = False
     while True:
         try:
+            if job.outputs:
+                job = await _with_merged(client, options, job)
             return await _try_to_append(client, options, values, job)
         except (LedgerRefusedError, JobAbandonedError, LedgerNotFoundError):
             # A job without a transaction is refused the second time, because its ledgers are in the log: the answer to an
@@ -135,6 +139,21 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
                 raise
         await trio.sleep(pause_s)
         pause_s = min(2 * pause_s, _AGAIN_MAX_S)
+
+
+async def _with_merged(client: replog.Client, options: SparkOptions, job: Job) -> Job:
+    """The same with ledgers only: writes the entries that tasks have sent. What a failed try wrote is swept with the job."""
+    ledger_ids = []
+    for output in job.outputs:
+        if isinstance(output, int):
+            ledger_ids.append(output)
+            continue
+        custom = {"log": options.log, "job": job.name, "attempt": "driver"}
+        async with client.create_ledger(password=options.password(), custom=custom) as writer:
+            for first in range(0, len(output), _MERGED_TOGETHER):
+                await writer.extend(output[first : first + _MERGED_TOGETHER])
+        ledger_ids.append(writer.ledger_id)
+    return attrs.evolve(job, ledger_ids=tuple(ledger_ids), outputs=())
 
 
 async def _try_to_append(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:

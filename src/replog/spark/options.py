@@ -106,6 +106,11 @@ class SparkOptions(Checked):
     txn_version: int = option(
         0, "Of one `txn_id` the log takes ascending numbers only, each once.", at_least(0, (1 << 63) - 1)
     )
+    merge_bytes: int = option(
+        0,
+        "A task whose entries have at most so many bytes sends them to the driver, which writes one ledger for all of them.",
+        at_least(0, 1 << 20),
+    )
     commit_timeout_s: float = option(
         120.0, "How long the driver tries to commit while bookies or the metastore can't be reached.", positive
     )

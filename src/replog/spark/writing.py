@@ -42,13 +42,15 @@ _BATCHES_WAITING = 1  # encoded, behind the one that is being appended: bounds w
 
 @attrs.frozen
 class WrittenPartition(WriterCommitMessage):
-    """An attempt's message to the commit. `ledger_id` is None if the partition has no rows: then nothing was written."""
+    """An attempt's message to the commit. `ledger_id` is None if the partition has no rows, or so few that `payloads` has them:
+    then nothing was written."""
 
     job: str
     partition: int
     ledger_id: int | None
     rows: int
     query_id: str = ""
+    payloads: tuple[bytes, ...] = ()  # of few rows, instead of a ledger: the driver writes them
 
 
 @attrs.frozen
@@ -93,14 +95,16 @@ class JobWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[RecordBatch]) -> WrittenPartition:
         """In a task: writes a ledger. Raises `ReplogError`; then no ledger of this attempt ever becomes a log's."""
-        return write_partition(self._options, self._values, Attempt.current(self._options.log, self._job), iterator)
+        attempt = Attempt.current(self._options.log, self._job)
+        return write_partition(self._options, self._values, attempt, iterator, self._options.merge_bytes)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: makes all rows visible. Raises `ReplogError`; then all of them are or none is, and saving again is
         safe with a `txn_id`."""
         written = _written(messages)
         transaction = self._options.transaction()
-        job = Job(self._job, ledger_ids_of(written), transaction, counts_empty=transaction is not None)
+        outputs = outputs_of(written)
+        job = Job(self._job, (), transaction, counts_empty=transaction is not None, outputs=outputs)
         commit_job(self._options, self._values, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -123,7 +127,8 @@ class BatchWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[RecordBatch]) -> WrittenPartition:
         """In a task: writes a ledger. Raises as `JobWriter.write` does."""
-        return write_partition(self._options, self._values, Attempt.current(self._options.log, self._run), iterator)
+        attempt = Attempt.current(self._options.log, self._run)
+        return write_partition(self._options, self._values, attempt, iterator, self._options.merge_bytes)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: makes the batch's rows visible, if this query has not written this batch or a later one before."""
@@ -131,7 +136,8 @@ class BatchWriter(DataSourceStreamArrowWriter):
         if written:
             first = written[0]
             transaction = streamed_transaction(first.query_id, batchId)
-            commit_job(self._options, self._values, Job(first.job, ledger_ids_of(written), transaction))
+            job = Job(first.job, (), transaction, outputs=outputs_of(written))
+            commit_job(self._options, self._values, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: gives up this try at the batch, unless its rows are visible after all. If no task has sent a
@@ -154,14 +160,31 @@ def ledger_ids_of(written: Sequence[WrittenPartition]) -> tuple[int, ...]:
     return tuple(each.ledger_id for each in written if each.ledger_id is not None)
 
 
+def outputs_of(written: Sequence[WrittenPartition]) -> tuple[int | tuple[bytes, ...], ...]:
+    """The ledgers that were written, in order, and between them the entries of small partitions next to each other."""
+    outputs: list[int | tuple[bytes, ...]] = []
+    for is_small, together in itertools.groupby(
+        (each for each in written if each.rows), lambda each: each.ledger_id is None
+    ):
+        if is_small:
+            outputs.append(tuple(itertools.chain.from_iterable(each.payloads for each in together)))
+        else:
+            outputs += [each.ledger_id for each in together if each.ledger_id is not None]
+    return tuple(outputs)
+
+
 # -- in a task ----------------------------------------------------------------------------------------------------
 
 
 def write_partition(
-    options: SparkOptions, values: ValueSchema, attempt: Attempt, batches: Iterator[RecordBatch]
+    options: SparkOptions,
+    values: ValueSchema,
+    attempt: Attempt,
+    batches: Iterator[RecordBatch],
+    merge_bytes: int = 0,
 ) -> WrittenPartition:
     """Writes these rows to a ledger of this attempt's, and closes it. A partition without rows makes no ledger, and needs no
-    bookie. Blocks, in a trio run of its own.
+    bookie; nor does one whose entries have at most `merge_bytes`, which the message has. Blocks, in a trio run of its own.
 
     Raises `ReplogError`, or what `batches` raises; then the ledger is deleted, as far as that can be done in some seconds.
     Nothing of it becomes visible in any case."""
@@ -171,6 +194,9 @@ def write_partition(
     if first is None:
         return WrittenPartition(attempt.job, attempt.partition, None, 0, attempt.query_id)
     rows = _Rows(ValueEncoder(values, options.log), itertools.chain([first], filled))
+    small = rows.all_within(merge_bytes) if merge_bytes else None
+    if small is not None:
+        return WrittenPartition(attempt.job, attempt.partition, None, rows.count, attempt.query_id, small)
     with told_what_is_needed(attempt):
         ledger_id = options.run(lambda client: write_ledger(client, options, attempt, rows))
     return WrittenPartition(attempt.job, attempt.partition, ledger_id, rows.count, attempt.query_id)
@@ -205,9 +231,23 @@ class _Rows:
         self.count = 0
         self._encoder = encoder
         self._batches = batches
+        self._ready: list[list[bytes]] = []  # encoded, and not given out
+
+    def all_within(self, size_bytes: int) -> tuple[bytes, ...] | None:
+        """All entries, if they have no more than these bytes; else None, and they are given out as without this. Blocks."""
+        ready: list[list[bytes]] = []
+        while (payloads := self.next_payloads()) is not None:
+            ready.append(payloads)
+            size_bytes -= sum(map(len, payloads))
+            if size_bytes < 0:
+                self._ready = ready
+                return None
+        return tuple(itertools.chain.from_iterable(ready))
 
     def next_payloads(self) -> list[bytes] | None:
         """Blocks while Spark computes."""
+        if self._ready:
+            return self._ready.pop(0)
         batch = next(self._batches, None)
         if batch is None:
             return None
