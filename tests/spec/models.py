@@ -44,7 +44,8 @@ _DEFAULTS: Mapping[str, int | bool | str] = {
 
 @attrs.frozen
 class Model:
-    """One choice of constants. `features` says in words what is in it; a model that `is_long` takes more than a few minutes."""
+    """One choice of constants. `features` says in words what is in it; a model that `is_long` takes more than a few minutes, or
+    is only sampled."""
 
     name: str
     features: str
@@ -52,6 +53,7 @@ class Model:
     recoveries: int = 1
     constants: Mapping[str, int | bool | str] = attrs.field(factory=dict)
     is_long: bool = False
+    samples: int = 0  # random behaviours that are tried; 0: every state is looked at
 
     def config(self, removed: str = "", *, goal: str = "") -> str:
         """The configuration for TLC, without the rule `removed`. With a goal, only that is checked: TLC finds a state in which
@@ -66,7 +68,8 @@ class Model:
         lines.append(f"INVARIANTS {goal or ' '.join(INVARIANTS)}")
         if not goal:
             lines.append(f"PROPERTIES {' '.join(PROPERTIES)}")
-        lines += ["SYMMETRY Symmetry", "CONSTRAINT IsGoingOn", "CHECK_DEADLOCK FALSE", ""]
+        lines += [] if self.samples else ["SYMMETRY Symmetry"]
+        lines += ["CONSTRAINT IsGoingOn", "CHECK_DEADLOCK FALSE", ""]
         return "\n".join(lines)
 
 
@@ -140,6 +143,31 @@ MODELS = (
     Model("declared", "an operator declares a bookie lost (B8a)", constants={"DeclaredMax": 1}),
     Model("lies", "a bookie reports a wrong number as the last add confirmed (R11)", constants={"LiesMax": 1}),
     Model("repair", "a filler replaces a member of a fragment (F1, F2, F4)", bookies=4, constants={"RepairsMax": 1}),
+    Model(
+        "sampled-bounded",
+        "(3, 3, 2) of five bookies, three entries, changes, private ensembles, two recoveries and a repair together",
+        bookies=5,
+        recoveries=2,
+        constants={
+            "EntriesMax": 3,
+            "ChangesMax": 2,
+            "PrivateMax": 1,
+            "RepairsMax": 1,
+            "MayClose": True,
+            "MayPublish": True,
+        },
+        is_long=True,
+        samples=20_000,
+    ),
+    Model(
+        "sampled-takeover",
+        "unbounded, (3, 3, 2) of four bookies, four entries, changes, private ensembles, three takeovers",
+        bookies=4,
+        recoveries=3,
+        constants={"EntriesMax": 4, "ChangesMax": 1, "PrivateMax": 1, "Unbounded": True, "MayPublish": True},
+        is_long=True,
+        samples=20_000,
+    ),
     Model(
         "takeover",
         "unbounded, (2, 2, 2), two entries: two takeovers that go on as writers, readers with any record and proof they ever had",

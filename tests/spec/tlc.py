@@ -142,9 +142,15 @@ def check(
 
 
 _COUNTED = re.compile(r"([\d,]+) states generated(?: \([^)]*\))?, ([\d,]+) distinct")
-_SIMULATED = re.compile(r"The number of states generated: ([\d,]+)")
+_SIMULATED = re.compile(r"(?:The number of states generated: ([\d,]+)|Progress: ([\d,]+) states checked)")
 _VIOLATED = re.compile(r"(?:Invariant|Action property|property) (\w+) is violated")
 _DEPTH = re.compile(r"depth of the complete state graph search is (\d+)")
+
+
+def _sampled(output: str) -> tuple[str, str]:
+    found = _SIMULATED.findall(output)
+    count = (found[-1][0] or found[-1][1]) if found else "0"
+    return count, count
 
 
 def _read(output: str, elapsed_s: float) -> Outcome:
@@ -155,7 +161,7 @@ def _read(output: str, elapsed_s: float) -> Outcome:
         lines = [line for line in output.splitlines() if line.strip()]
         raise CheckerError("\n".join(["TLC failed:", *lines[-25:]]))
     counted = _COUNTED.findall(output)
-    generated, states = counted[-1] if counted else (_SIMULATED.findall(output) or ["0"])[-1:] * 2
+    generated, states = counted[-1] if counted else _sampled(output)
     depth = _DEPTH.search(output)
     return Outcome(
         violated[1] if violated else "",
