@@ -90,7 +90,9 @@ class LedgerReading:
         self.last_wanted = ENTRY_ID_MAX
         self._digest = digest
         self._read_order = read_order
-        self._confirmed = -1
+        # All fragments but the last are wholly confirmed: their successors begin behind a last add confirmed (C2).
+        self._confirmed = metadata.last_fragment.first_entry_id - 1
+        self._last_term = metadata.last_fragment.term
         self._ahead = (0, -1)  # a stamp that the record lacks, and the highest last add confirmed with it
         self._takes_guests = True  # while an answer has room for batches of all rotations of its bookie
         self._stage = _Stage.READING
@@ -107,12 +109,7 @@ class LedgerReading:
         """The last entry that may be handed out as far as is known (R7)."""
         if self.metadata.state is LedgerState.CLOSED and self.metadata.last_entry_id is not None:
             return self.metadata.last_entry_id
-        return self._last_add_confirmed
-
-    @property
-    def _last_add_confirmed(self) -> int:
-        # All fragments but the last are wholly confirmed: their successors begin behind a last add confirmed (C2).
-        return max(self._confirmed, self.metadata.last_fragment.first_entry_id - 1)
+        return self._confirmed
 
     @property
     def is_at_end(self) -> bool:
@@ -141,8 +138,7 @@ class LedgerReading:
         for index, bookie_id in enumerate(self.metadata.last_fragment.ensemble):
             entry_id = self._next_at(index)
             stamp = self.metadata.fragment_of(entry_id).term
-            after = self._last_add_confirmed
-            self._effects.append(SendReadLastAddConfirmed(index, bookie_id, after, entry_id, stamp))
+            self._effects.append(SendReadLastAddConfirmed(index, bookie_id, self._confirmed, entry_id, stamp))
 
     def _next_at(self, index: int) -> int:
         """The first entry that no held batch has and that this index stores (W1)."""
@@ -230,6 +226,8 @@ class LedgerReading:
     def _adopt(self, metadata: LedgerMetadata) -> None:
         assert metadata.ledger_id == self.metadata.ledger_id, "a record of the ledger that is read"
         self.metadata = metadata
+        self._last_term = metadata.last_fragment.term
+        self.last_add_confirmed_heard(metadata.last_fragment.first_entry_id - 1)
         stamp, confirmed = self._ahead
         if is_qualified(stamp, metadata):
             self._ahead = (0, -1)
@@ -367,7 +365,10 @@ class LedgerReading:
             self.last_add_confirmed_heard(batch.last_add_confirmed)
             rotation.held.append(batch)
             rotation.next_entry_id = batch.last_entry_id + batch.stride
-            if (end := self.metadata.end_of_stamp(batch.stamp)) < batch.last_entry_id:
+            if (
+                batch.stamp != self._last_term
+                and (end := self.metadata.end_of_stamp(batch.stamp)) < batch.last_entry_id
+            ):
                 self._go_on_behind(rotation, end)
         return good
 
@@ -422,13 +423,17 @@ class LedgerReading:
                 return
             holders = tuple([rotation.held[0] for rotation in self._rotations if rotation.held])
             # A delivery has entries of one stamp: a batch may reach beyond the end of its term.
-            end = self.metadata.end_of_stamp(self.metadata.fragment_of(self.next_entry_id).term)
+            stamp = self._rotations[self.next_entry_id % len(self._rotations)].held[0].stamp
+            end = ENTRY_ID_MAX if stamp == self._last_term else self.metadata.end_of_stamp(stamp)
             last = min(self.last_readable, end, *map(self._held_through, self._rotations))
             assert self.next_entry_id <= last <= self.last_readable, "deliveries go forward, to the bound (D3, R7)"
             self._effects.append(Delivered(self.next_entry_id, last, holders))
             self.next_entry_id = last + 1
             for rotation in self._rotations:
-                while rotation.held and (rotation.held[0].last_entry_id <= last or self._is_used_up(rotation, last)):
+                while rotation.held and (
+                    rotation.held[0].last_entry_id <= last
+                    or (rotation.held[0].stamp != self._last_term and self._is_used_up(rotation, last))
+                ):
                     rotation.held.popleft()
                 if rotation.held and rotation.held[0].last_entry_id > last == self.last_readable:
                     self._set_aside(rotation, last)
