@@ -83,7 +83,7 @@ async def test_follower_crosses_terms_and_fragments(autojump_clock: trio.testing
         assert found == [b"0", *(word % term for term in range(2, 6) for word in (b"%d", b"%d again"))]
 
 
-async def test_follower_hears_of_entries_that_another_clients_takeover_wrote(
+async def test_follower_gets_entries_after_another_clients_takeover(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The writer in the follower's own client is deposed, and knows it only at its next append (R11)."""
@@ -158,7 +158,7 @@ async def test_follower_of_a_bounded_ledger_ends_with_it(autojump_clock: trio.te
                 assert len(found) == number + 1
 
 
-async def test_restored_metadata_is_refused_until_an_operator_raises_the_term(
+async def test_restored_metadata_is_refused_until_its_term_is_raised(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:

@@ -29,7 +29,7 @@ class Told:
         return ended
 
 
-async def test_callers_are_told_once_in_order_and_not_before_the_quorum(
+async def test_callers_are_told_once_in_order_and_after_the_quorum(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -131,7 +131,7 @@ async def test_a_closed_writer_takes_nothing(autojump_clock: trio.testing.MockCl
         assert told.of == {}
 
 
-async def test_appends_and_flush_amid_a_roll_wait_for_the_ledger_before(autojump_clock: trio.testing.MockClock) -> None:
+async def test_appends_and_flush_in_a_roll_wait_for_the_ledger_before(autojump_clock: trio.testing.MockClock) -> None:
     """Entries of the next ledger are sent when those of the one before are confirmed (L2)."""
     async with cluster() as world, world.client() as client:
         async with client.write_log("log") as log, trio.open_nursery() as nursery:

@@ -230,7 +230,7 @@ async def test_a_log_that_was_deleted_forgets_its_transactions(autojump_clock: t
         assert await read_log(client) == [b"2"]
 
 
-async def test_a_full_table_refuses_new_transactions_until_some_are_retired(
+async def test_full_table_takes_no_transaction_until_some_are_retired(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No transaction is forgotten to make room for another: a repetition would be written twice."""

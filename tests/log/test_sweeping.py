@@ -359,7 +359,7 @@ async def test_a_zombie_that_begins_when_its_job_was_judged_is_swept(
         assert await client.sweep_log("log", grace_s=0) == [other]
 
 
-async def test_a_job_whose_ledgers_left_the_head_is_not_taken_for_a_killed_one(
+async def test_job_whose_ledgers_left_the_head_is_not_seen_as_killed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its driver was killed right after the commit, and others committed since. What the log names is never deleted."""
@@ -375,7 +375,7 @@ async def test_a_job_whose_ledgers_left_the_head_is_not_taken_for_a_killed_one(
         assert await read_log(client) == [b"1", *[b"2"] * 6]
 
 
-async def test_a_ledger_that_is_created_late_is_found_by_the_next_sweep(
+async def test_ledger_that_is_created_late_is_found_by_the_next_sweep(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was registered before its creation, which is under way when its job is given up."""

@@ -164,7 +164,7 @@ def test_entry_before_the_beginning_is_not_applied(kind: Kind) -> None:
         core.apply(Position(3, 1), MachineEntry(kind))
 
 
-def test_unknown_command_stops_the_member_even_if_its_session_has_expired(log: Log) -> None:
+def test_unknown_command_stops_a_member_even_after_its_session(log: Log) -> None:
     """Otherwise a restored member, which knows the session, would stop, and another one would go on."""
     with pytest.raises(UnknownCommandError):
         log.append(MachineEntry(Kind.COMMAND, 99, 1, body=b'["sub",1]'))

@@ -119,7 +119,7 @@ async def test_next_member_leads_when_the_leader_leaves() -> None:
             assert counters.status.leads_from is not None
 
 
-async def test_leader_that_is_deposed_repeats_its_commands_at_the_next_one() -> None:
+async def test_deposed_leader_repeats_its_commands_at_the_next_one() -> None:
     """Another client takes the log over in the middle: what was under way is applied once. The leader says that it was deposed:
     nobody waits for its silence."""
     options = attrs.evolve(OPTIONS, repeat_after_s=1e4, session_timeout_s=1e5)
@@ -262,7 +262,7 @@ async def test_silent_session_expires_and_its_caller_learns_it() -> None:
         assert await leader.add("visits") == 2
 
 
-async def test_unknown_command_is_refused_by_the_leader_and_stops_who_reads_it() -> None:
+async def test_leader_refuses_unknown_command_that_stops_its_readers() -> None:
     @attrs.define
     class Newer(Counters):
         @replog.command

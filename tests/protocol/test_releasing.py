@@ -62,7 +62,7 @@ def test_filler_that_asked_before_a_drop_asks_again() -> None:
 
 
 @pytest.mark.parametrize("steps", range(5))
-def test_filler_at_any_moment_of_a_release_names_only_what_is_held(steps: int) -> None:
+def test_filler_in_any_moment_of_release_names_only_what_is_held(steps: int) -> None:
     """Without hiding, a filler that asks between the proof and the drop believes in what is gone when it writes."""
     world = replaced()
     release = Releaser(world, "h").steps()

@@ -108,7 +108,7 @@ def test_x7_zombie_entry_never_replaces_a_confirmed_one() -> None:
     assert read_all(cluster, "b1") == [b"A", b"C"]
 
 
-def test_x8_confirmed_entry_survives_a_bookie_that_was_not_truncated() -> None:
+def test_x8_confirmed_entry_survives_an_untruncated_bookie() -> None:
     """G1 of the published model: b1 keeps B, whatever the takeover reached. Rules T3, R11."""
     cluster = unbounded()
     w1 = cluster.writer()
@@ -300,7 +300,7 @@ def test_lost_answer_of_a_claim_is_recognized_by_its_owner() -> None:
     assert cluster.metadata().term == 2
 
 
-def test_claim_is_recognized_when_a_repair_changed_the_record_after_it() -> None:
+def test_claim_is_recognized_after_a_repair_changed_the_record() -> None:
     """The token is the repair's now; term and owner are still the client's. Q3, F4."""
     cluster = unbounded()
     w2 = cluster.takeover("w2")

@@ -53,6 +53,7 @@ async def check_put(bench: Bench) -> None:
         promise(missing[0].key == key, MISSING)
     first = await bench.one.create(key, b"1")
     for expected in _MEANT_OTHERWISE:
+        # A store may give its first version just this number.
         if expected != first:
             await _check_conflict(bench, key, expected, b"1")
     second = await bench.one.put(key, b"2", first)
@@ -81,6 +82,7 @@ async def check_versions(bench: Bench) -> None:
     versions = [await bench.one.create(key, b"")]
     for number in range(50):
         client = bench.clients[number % 2]
+        # The values repeat: a store that makes versions of values fails here.
         versions.append(await client.put(key, b"%d" % (number % 3), versions[-1]))
     promise(len(set(versions)) == len(versions), "versions of one key never repeat while the key exists")
     await bench.one.delete(key)

@@ -8,6 +8,8 @@ from replog.abc import Metastore
 from replog.testing.metastore_exam.bench import Bench, until_listed
 from replog.testing.promises import promise, soon
 
+# What a store might confuse: by case or order, as patterns of its query language, as the beginning of another word, or
+# through its own escapes.
 _WORDS = [
     "b",
     "a",

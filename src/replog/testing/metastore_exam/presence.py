@@ -137,6 +137,7 @@ async def check_elect(bench: Bench) -> None:
 
     async def lead(client: Metastore, number: int) -> None:
         nonlocal leading, led
+        # Candidates may have equal values: a store must not tell them apart by these.
         async with client.elect(key, b"the same" if number < 3 else b""):
             leading += 1
             promise(leading == 1, f"one is elected at a time; {leading} are")

@@ -122,6 +122,7 @@ async def _check_the_killed(place: _Place) -> None:
     async with place.member() as member, trio.open_nursery() as nursery:
         nursery.start_soon(succeed)
         alive = "a process that lives stays announced, as long as it lives"
+        # Longer than a lease: a client that does not renew its own would be gone by then.
         await place.announced_for(1.5 * place.lease_s, {"member": b"member"}, alive)
         promise(not elected.is_set(), "nobody is elected as long as a process that lives is")
         await member.kill()
@@ -141,6 +142,7 @@ async def _check_the_stopped(place: _Place) -> None:
         with place.noticed("what a process announced vanishes soon after it was stopped"):
             await place.until_announced({})
         async with place.announced_instead(), place.elected_instead():
+            # It goes on with what it knew before: it may renew or delete what is its successor's now.
             member.wake()
             contract = "a process that goes on takes nothing from its successor"
             await place.announced_for(place.lease_s, {"member": b"successor"}, contract)
