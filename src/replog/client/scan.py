@@ -293,8 +293,12 @@ class LedgerScan:
     def adopt(self, last_add_confirmed: int) -> None:
         """The caller knows that entries up to this one are confirmed. Of an unbounded ledger, the record is read again before
         that is used: the caller may know it from somebody with a newer one (R11)."""
-        self._state.machine.told(last_add_confirmed)
-        self._drive()
+        machine = self._state.machine
+        if machine.metadata.is_unbounded:
+            machine.told(last_add_confirmed)
+            self._drive()
+        else:
+            machine.last_add_confirmed_heard(last_add_confirmed)
 
     # -- reading --------------------------------------------------------------------------------------------------
 

@@ -177,8 +177,9 @@ class LedgerOnBookie:
             batch = request.batch
             if self.is_in_doubt and not request.recovery:
                 return Response(request.request_id, Status.IN_DOUBT, detail=_IN_DOUBT)
-            is_foreign = batch.stamp > request.term if request.recovery else batch.stamp != request.term
-            if batch.ledger_id != self.ledger_id or is_foreign:
+            if batch.ledger_id != self.ledger_id or (
+                batch.stamp > request.term if request.recovery else batch.stamp != request.term
+            ):
                 detail = f"{batch!r} in an add for ledger {self.ledger_id} of term {request.term}"
                 return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
             if batch.stride != (self._stride or batch.stride):

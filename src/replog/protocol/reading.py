@@ -151,11 +151,9 @@ class LedgerReading:
         self._confirmed = max(self._confirmed, last_add_confirmed)
 
     def told(self, last_add_confirmed: int) -> None:
-        """This entry is confirmed, says a client that may know a later term than the record has. Of an unbounded ledger, the
-        record is read again first (R11)."""
-        if not self.metadata.is_unbounded or last_add_confirmed <= self.last_readable:
-            self.last_add_confirmed_heard(last_add_confirmed)
-        elif self._stage is _Stage.READING:
+        """This entry of an unbounded ledger is confirmed, says a client that may know a later term than the record has: that is
+        read again first (R11)."""
+        if last_add_confirmed > self.last_readable and self._stage is _Stage.READING:
             self._ahead = (0, last_add_confirmed)
             self._move("a later term was heard of")
             self._effects.append(ReadMetadata(self.metadata.ledger_id))
