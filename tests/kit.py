@@ -117,6 +117,11 @@ class FaultyStorage(Storage):
         )
         self.doubts = Doubt(doubted, lost, self.doubts.reasons)
 
+    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:
+        if self.doubts is not None and self.doubts == found:
+            bounds = min(found.doubted_below, below_ledger_id), min(found.lost_below, below_ledger_id)
+            self.doubts = Doubt(*bounds, found.reasons if bounds[0] else ())
+
     def statistics(self) -> Mapping[str, float]:
         return self.inner.statistics()
 

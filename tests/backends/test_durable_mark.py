@@ -99,6 +99,22 @@ def test_doubt_persists_and_is_bounded_once() -> None:
     assert mark.doubt.doubted_below == 40
 
 
+def test_settled_doubt_is_gone_durably() -> None:
+    """B8: the bookie has fenced those ledgers, and vouches again."""
+    disk = in_doubt(40)
+    mark = opened(disk)
+    mark.settle(Doubt(41, 40), 0)
+    assert mark.doubt.doubted_below == 40, "another doubt than the one that was looked into"
+    mark.settle(mark.doubt, 50)
+    assert mark.doubt.doubted_below == 40
+    mark.settle(mark.doubt, 12)
+    assert opened(disk).doubt == mark.doubt == Doubt(12, 12, ("a file is gone",))
+    mark.settle(mark.doubt, 0)
+    again = opened(disk)
+    assert again.doubt == Doubt()
+    assert (again.accounted, again.accounted_names) == (8, ("7.journal",)), "the same gap is not found again"
+
+
 def test_new_doubt_raises_a_bounded_one() -> None:
     disk = in_doubt(40)
     mark = opened(disk)

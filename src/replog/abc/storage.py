@@ -172,6 +172,12 @@ class Storage(ABC):
         Lowers each bound of `doubt` that is `UNBOUNDED` to this id, durably. Blocks for a sync. Raises `StorageFullError`
         (the doubt stays as it was), `StorageFailedError`."""
 
+    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:  # noqa: B027 - a default, not an oversight
+        """Ends the doubt about ledgers with this id or a higher one: the bookie has fenced them, and vouches again.
+
+        Lowers each bound of `doubt` to this id at most, durably; with 0 there is no doubt left. Changes nothing if the doubt is
+        not the one that was found: something more was lost meanwhile. Blocks for a sync. Raises as `bound_doubt`."""
+
     def statistics(self) -> Mapping[str, float]:
         """Counters and gauges, by names with units, for people and metrics."""
         return {}

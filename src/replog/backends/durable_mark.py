@@ -324,11 +324,23 @@ class DurableMark:
                 doubted_below=below_ledger_id if before.doubted_below == UNBOUNDED else before.doubted_below,
                 lost_below=below_ledger_id if before.lost_below == UNBOUNDED else before.lost_below,
             )
-            if doubt == before:
+            self._change_doubt(doubt)
+
+    def settle(self, found: Doubt, below_ledger_id: int) -> None:
+        """As `Storage.settle_doubt`. What was accounted for stays so."""
+        with self._lock:
+            before = self._doubt
+            if before != found:
                 return
-            self._write_doubt(DoubtRecord(self._identity, doubt, self.accounted, self.accounted_names))
-            self._rewrite_mark(self.position, doubt)
-            self._doubt = doubt
+            bounds = min(before.doubted_below, below_ledger_id), min(before.lost_below, below_ledger_id)
+            self._change_doubt(Doubt(*bounds, before.reasons if bounds[0] else ()))
+
+    def _change_doubt(self, doubt: Doubt) -> None:
+        if doubt == self._doubt:
+            return
+        self._write_doubt(DoubtRecord(self._identity, doubt, self.accounted, self.accounted_names))
+        self._rewrite_mark(self.position, doubt)
+        self._doubt = doubt
 
     def _write_doubt(self, record: DoubtRecord) -> None:
         with named_errors(f"write {self._directory}/{DOUBT_FILE}"):

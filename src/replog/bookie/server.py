@@ -26,7 +26,7 @@ from replog.bookie.traffic import Traffic
 from replog.config import BookieOptions
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
-from replog.protocol.bookie import LedgerOnBookie, OrderedRequest
+from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest
 from replog.protocol.messages import (
     AddRequest,
     AdminRequest,
@@ -110,13 +110,12 @@ class BookieServer:
     def handle(self, requests: Sequence[Request], reply: Reply) -> None:
         """Takes requests in their order. Answers come through `reply`, some before this returns."""
         for request in requests:
-            if isinstance(request, AddRequest):
-                if request.__class__ is CopyRequest and (refusal := self.filling.refuse(request)) is not None:
-                    reply([refusal])
-                    continue
+            if request.__class__ is AddRequest:  # nearly always
                 self._accept(request, reply)
             elif isinstance(request, ReadRequest):
                 self._reads.read(request, reply)
+            elif isinstance(request, CopyRequest) and (refusal := self.filling.refuse(request)) is not None:
+                reply([refusal])
             elif isinstance(request, ReadLastAddConfirmedRequest):
                 self._reads.read_last_add_confirmed(request, reply)
             elif isinstance(request, RangesRequest):
@@ -139,7 +138,8 @@ class BookieServer:
             return
         if request.__class__ is RecoveryReadRequest:
             size_bytes += _LOOKED_UP_BYTES
-        if self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max and self._is_too_busy_for(request):
+        is_full = self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max
+        if is_full and _is_too_busy_for(request, self._commits, self.options):
             detail = f"{self._commits.queued_bytes} bytes wait"
             reply([Response(request.request_id, Status.TOO_BUSY, detail=detail)])
             return
@@ -158,14 +158,6 @@ class BookieServer:
         if ledger.readers.is_awaited and ledger.last_add_confirmed > known:
             self._reads.polls.advanced(ledger)
         self._commits.put(work)
-
-    def _is_too_busy_for(self, request: OrderedRequest) -> bool:
-        """True if a request is refused because the queue is full. There is a reserve for fences and explicit last adds
-        confirmed: they are small, and with them a client stops or overtakes the writer that fills the queue (B9)."""
-        if self._commits.is_idle:
-            return False
-        is_urgent = isinstance(request, FenceRequest | WriteLastAddConfirmedRequest)
-        return not is_urgent or self._commits.queued_bytes > self.options.queue_bytes_max + _URGENT_BYTES_MAX
 
     def _cannot_take(self, request: OrderedRequest) -> Response | None:
         """A read-only bookie refuses new entries at once. But a writer that is deposed, or may not write, gets that answer,
@@ -194,7 +186,7 @@ class BookieServer:
             self._ledgers[ledger_id] = ledger
         return ledger
 
-    # -- deleted ledgers ----------------------------------------------------------------------------------------------
+    # -- on the bookie's own account ----------------------------------------------------------------------------------
 
     async def drop(self, ledger_id: int, entries: ForeignRange | None = None) -> None:
         """Forgets a deleted ledger (B6), or entries that are proven to be other bookies' alone (F5), durably. Raises
@@ -202,21 +194,22 @@ class BookieServer:
         if self.failure is not None:
             raise self.failure
         ledger = self._ledger(ledger_id)
-        done = trio.Event()
-        answers: list[Response] = []
 
-        def dropped(responses: Sequence[Response]) -> None:
-            answers.extend(responses)
-            if responses[0].status is Status.OK and entries is None:
+        def dropped() -> None:
+            if entries is None:
                 self.traffic.dropped_ledgers += 1
                 self._ledgers.pop(ledger_id, None)
-            done.set()
 
-        self._commits.put(Work(ledger, ledger.drop(entries), dropped, 0))
-        self._commits.start()
-        await done.wait()
-        if answers[0].status is not Status.OK:
+        if not await _is_committed(self._commits, ledger, ledger.drop(entries), dropped):
             raise self.failure or StorageFullError(f"bookie {self.bookie_id}: ledger {ledger_id} could not be dropped")
+
+    async def fence(self, ledger_id: int, term: int) -> None:
+        """Fences a ledger, durably, as its record says (B8). Raises `StorageError`. If cancelled, it happens all the same."""
+        if self.failure is not None:
+            raise self.failure
+        ledger = self._ledger(ledger_id)
+        if not await _is_committed(self._commits, ledger, ledger.fence(term), lambda: None):
+            raise self.failure or StorageFullError(f"bookie {self.bookie_id}: ledger {ledger_id} could not be fenced")
 
     # -- disks that fill up or fail -----------------------------------------------------------------------------------
 
@@ -312,3 +305,31 @@ class BookieServer:
         first request of a commit to answering it."""
         commits = self._commits
         return {"commit": commits.committer.commit_latencies.copy(), "answer": commits.answer_latencies.copy()}
+
+
+def _is_too_busy_for(request: OrderedRequest, commits: GroupCommit, options: BookieOptions) -> bool:
+    """True if a request is refused because the queue is full. There is a reserve for fences and explicit last adds
+    confirmed: they are small, and with them a client stops or overtakes the writer that fills the queue (B9)."""
+    if commits.is_idle:
+        return False
+    is_urgent = isinstance(request, FenceRequest | WriteLastAddConfirmedRequest)
+    return not is_urgent or commits.queued_bytes > options.queue_bytes_max + _URGENT_BYTES_MAX
+
+
+async def _is_committed(
+    commits: GroupCommit, ledger: LedgerOnBookie, accepted: Accepted, committed: Callable[[], None]
+) -> bool:
+    """Commits what the bookie itself has accepted. Calls `committed` in the event loop's turn in which it is durable."""
+    done = trio.Event()
+    answers: list[Response] = []
+
+    def answered(responses: Sequence[Response]) -> None:
+        answers.extend(responses)
+        if responses[0].status is Status.OK:
+            committed()
+        done.set()
+
+    commits.put(Work(ledger, accepted, answered, 0))
+    commits.start()
+    await done.wait()
+    return answers[0].status is Status.OK

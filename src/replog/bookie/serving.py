@@ -13,6 +13,7 @@ import trio
 from replog.abc import Authenticator, Damage, Metastore, Storage, Transport
 from replog.bookie.administration import Administration
 from replog.bookie.announcing import Announcer
+from replog.bookie.healing import Healing
 from replog.bookie.identity import check_cookie, keep_doubt_bounded, settle_doubt
 from replog.bookie.maintenance import Maintenance
 from replog.bookie.registering import Registration
@@ -95,6 +96,7 @@ async def serving(
                     nursery.start_soon(registration.run)
                     maintenance.start()
                     nursery.start_soon(keep_doubt_bounded, server, metastore, observe)
+                    nursery.start_soon(Healing(server, metastore).run)
                     yield bookie
                 finally:
                     maintenance.is_left = True

@@ -157,6 +157,12 @@ class LedgerOnBookie:
         request = FenceRequest(0, self.ledger_id, b"", self.fence_term)
         return Accepted(request, [DropLedger(self.ledger_id) if entries is None else _drop_of(self.ledger_id, entries)])
 
+    def fence(self, term: int) -> Accepted:
+        """The bookie fences the ledger itself, as the ledger's record says (B8). Whose it is, only a client can show (B7)."""
+        assert term >= WRITER_TERM, "a record has a writer's term at least (T2)"
+        self.fence_term = max(self.fence_term, term)
+        return Accepted(FenceRequest(0, self.ledger_id, b"", self.fence_term), [SetMarks(self.ledger_id, None, term)])
+
     def is_foreign(self, key: bytes) -> bool:
         """True if this key is not the ledger's (B7). The first key that is shown becomes the ledger's."""
         if self._shown_key is not None and compare_digest(key, self._shown_key):
@@ -325,8 +331,9 @@ class LedgerOnBookie:
         self.readers.came(is_more_stored=max(self._highest.values(), default=-1) > after)
 
     def _remember_durable(self, marks: SetMarks) -> None:
-        assert self.stored_key is not None, "what is durable was accepted"
-        self._is_key_durable = True
+        if marks.key is not None:
+            assert self.stored_key is not None, "what is durable was accepted"
+            self._is_key_durable = True
         if marks.fence_term is not None:
             assert marks.fence_term <= self.fence_term, "a fence is raised in memory first (R3)"
             self._durable_fence_term = max(self._durable_fence_term, marks.fence_term)

@@ -342,9 +342,8 @@ SHELL_MUTANTS = (
         "B8",
         "a bookie that may have lost a ledger's fence takes plain adds to that ledger",
         (Patch(BookieServer, "_ledger", "ledger_id < self.doubt.doubted_below", "False"),),
-        5,
+        1,
         strategy="forgetful",
-        step=5,
     ),
     Mutant(
         "weak-denial-as-strong",

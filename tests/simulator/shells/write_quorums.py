@@ -72,7 +72,9 @@ class WriteQuorums:
             fragment, lacking = metadata.fragment_of(entry_id), metadata.lacking(entry_id)
             for index in metadata.quorum.write_set(entry_id):
                 bookie = self._bookies[fragment.ensemble[index]]
-                if bookie.is_gone or bookie.disk.has_entry(metadata.ledger_id, entry_id):
+                entry = metadata.ledger_id, entry_id
+                # A member that dropped it as another's is a violation of F5, so `has_entry` would not do.
+                if bookie.is_gone or entry in bookie.disk.forgotten or bookie.disk.stores(*entry):
                     self._world.count("entry on its write set")
                 elif index in lacking:
                     self._world.count("a gap says that a bookie lacks an entry")

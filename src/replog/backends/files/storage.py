@@ -234,6 +234,11 @@ class FilesStorage(LockedStorage):
         with self._stopping():
             self._mark.bound(below_ledger_id)
 
+    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:
+        """As `Storage.settle_doubt`."""
+        with self._stopping():
+            self._mark.settle(found, below_ledger_id)
+
     def statistics(self) -> Mapping[str, float]:
         """As `Storage.statistics`: counters since the start, and gauges."""
         self._check_usable()

@@ -177,6 +177,12 @@ class LMDBStorage(LockedStorage):
             self._transactions.check_usable()
             self._mark.bound(below_ledger_id)
 
+    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:
+        """As `Storage.settle_doubt`."""
+        with self._commit_lock:
+            self._transactions.check_usable()
+            self._mark.settle(found, below_ledger_id)
+
     # -- the seam: space and damage -------------------------------------------------------------------------------
 
     def free_bytes(self) -> int | None:

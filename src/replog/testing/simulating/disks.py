@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from replog.abc import UNBOUNDED, Doubt, DropLedger, Marks, Mutation, PutBatch, Storage, StoredRange
+from replog.backends.dropped import EntryDroppedError
 from replog.backends.memory import MemoryStorage, _Content
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
 from replog.protocol import batch as batches
@@ -96,12 +97,21 @@ class SimulatedDisk:
         if self.has_dropped(batch.ledger_id):
             return True  # they were durable until then
         return all(
-            any(found.data == batch.data or found.holds(entry_id) for found in self._read(batch, entry_id))
+            self._is_dropped(batch.ledger_id, entry_id, batch.stamp)
+            or any(found.data == batch.data or found.holds(entry_id) for found in self._read(batch, entry_id))
             for entry_id in batch.entry_ids
         )
 
     def _read(self, batch: Batch, entry_id: int) -> list[Batch]:
         return MemoryStorage(self.content).read(batch.ledger_id, entry_id, batch.stamp, 1)[:1]
+
+    def _is_dropped(self, ledger_id: int, entry_id: int, stamp: int) -> bool:
+        """True if an entry was durable here, or may have been, until the bookie dropped it as another's (F5)."""
+        try:
+            MemoryStorage(self.content).read(ledger_id, entry_id, stamp, 1)
+        except EntryDroppedError:
+            return True
+        return False
 
     def has_dropped(self, ledger_id: int) -> bool:
         """True if this ledger was deleted on this disk."""
@@ -109,10 +119,16 @@ class SimulatedDisk:
 
     def has_entry(self, ledger_id: int, entry_id: int) -> bool:
         """True if an entry is durable, or was durable until the disk lost it."""
-        return (ledger_id, entry_id) in self.forgotten or self.stores(ledger_id, entry_id)
+        return (
+            (ledger_id, entry_id) in self.forgotten
+            or self._is_dropped(ledger_id, entry_id, WRITER_TERM)
+            or self.stores(ledger_id, entry_id)
+        )
 
     def stores(self, ledger_id: int, entry_id: int) -> bool:
         """True if an entry is durable."""
+        if self._is_dropped(ledger_id, entry_id, WRITER_TERM):
+            return False
         return bool(MemoryStorage(self.content).read(ledger_id, entry_id, WRITER_TERM, 1))
 
     def marks(self, ledger_id: int) -> Marks | None:
@@ -237,6 +253,18 @@ class SimulatedStorage(Storage):
             lost_below=below_ledger_id if doubt.lost_below == UNBOUNDED else doubt.lost_below,
         )
         self._world.tell(self.disk.name, f"is in doubt below {self.disk.doubt.doubted_below}")
+
+    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:
+        """As `Storage.settle_doubt`."""
+        self._check()
+        self._world.threads.sleep(self.disk.duration_s(self.disk.commit_s))
+        self._check()
+        if self.disk.doubt == found:
+            bounds = min(found.doubted_below, below_ledger_id), min(found.lost_below, below_ledger_id)
+            self.disk.doubt = Doubt(*bounds, found.reasons if bounds[0] else ())
+            self.disk.doubted_below = min(self.disk.doubted_below, below_ledger_id)
+            self._world.count("doubt settled")
+            self._world.tell(self.disk.name, f"vouches again from ledger {below_ledger_id} on")
 
     def free_bytes(self) -> int | None:
         """As `Storage.free_bytes`."""
