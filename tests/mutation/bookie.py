@@ -202,7 +202,7 @@ MUTANTS = (
         "queue-unbounded",
         "B9",
         "server.py",
-        "if self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max and self._is_too_busy_for(request):",
+        "if is_full and _is_too_busy_for(request, self._commits, self.options):",
         "if False:",
         "what waits for a slow disk grows without bound",
     ),
