@@ -30,7 +30,7 @@ MAY_CATCH_EVERYTHING: dict[str, str] = {
     "replog/aio/host.py": "whatever a call raises is raised again in the task that called",
     "replog/backends/files/maintenance.py": "its thread must not die unheard: the storage stops, and says why",
     "replog/blocking/portal.py": "whatever a call raises is raised again in the thread that called",
-    "replog/machine/core.py": "what a user's command raises is its result, which its caller gets; a snapshot's fields are refused by name",
+    "replog/machine/core.py": "what a user's command raises is its result; a snapshot's fields are refused by name",
     "replog/metastores/zookeeper/driver.py": "kazoo's thread must not die unheard: the session ends, says why, and is begun anew",
     "replog/runtime/nursery.py": "the body's own exception is raised again, once the nursery is left",
     "replog/registry/registry.py": "an observer is other people's code: it is left out with a warning, and must not stop a log",

@@ -129,9 +129,7 @@ class LedgerTrimmedError(LedgerError):
     """The entry was trimmed away. Has `entry_id`, and `first_available`, where the ledger begins now. Retry: from there."""
 
     def __init__(self, ledger_id: int, entry_id: int, first_available: int) -> None:
-        super().__init__(
-            ledger_id, f"entry {entry_id} was trimmed away: the first one that is left is {first_available}"
-        )
+        super().__init__(ledger_id, f"entry {entry_id} was trimmed away: the first that is left is {first_available}")
         self.entry_id, self.first_available = entry_id, first_available
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection
 
+import attrs
+
 from replog.errors import LogNotFoundError
 from replog.protocol.chaining import LogMachine, ReadLog
 from replog.protocol.model import LogMetadata
@@ -58,6 +60,7 @@ class LogRetiring(LogMachine):
             self._fail(LogNotFoundError(log.name, "there is no such log: it remembers no transactions"))
             return
         changed = log.without_transactions(self._transaction_ids, self._before_ms)
+        assert attrs.evolve(changed, transactions=log.transactions) == log, "nothing but the table changes"
         kept = {each.transaction_id for each in changed.transactions}
         # What an earlier attempt retired, whose answer was lost, counts as well.
         left = [each.transaction_id for each in log.transactions if each.transaction_id not in kept]
