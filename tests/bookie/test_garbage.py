@@ -13,6 +13,7 @@ import replog
 from replog.bookie import garbage
 from replog.bookie.garbage import collect_garbage
 from replog.errors import KeyNotFoundError, MetastoreError, StorageError, StorageFullError
+from replog.protocol.releasing import ForeignRange
 from replog.records.paths import ledger_key_path
 from replog.testing import Fault
 from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger
@@ -231,7 +232,7 @@ class Many:
         for ledger_id in ledger_ids:
             await self.one.world.metastore.inner.create(ledger_key_path(ledger_id), b"")
 
-    async def _drop(self, ledger_id: int) -> None:
+    async def _drop(self, ledger_id: int, entries: ForeignRange | None = None) -> None:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
@@ -284,10 +285,10 @@ async def test_what_fails_ends_the_pass_and_the_next_one_goes_on(
         many = Many(one, list(range(50)))
         real, failures = many._drop, [error]
 
-        async def drop(ledger_id: int) -> None:
+        async def drop(ledger_id: int, entries: ForeignRange | None = None) -> None:
             if ledger_id >= 20 and failures:
                 raise failures.pop()
-            await real(ledger_id)
+            await real(ledger_id, entries)
 
         one.bookie.server.drop = drop  # type: ignore[method-assign]
         with pytest.raises((MetastoreError, StorageError), match="on purpose"):
