@@ -8,7 +8,14 @@ import trio.testing
 
 import replog
 from replog.config import ClientOptions
-from replog.errors import FencedError, LogNotFoundError, MetastoreError, NotEnoughBookiesError, TakeoverFailedError
+from replog.errors import (
+    FencedError,
+    LedgerDeletedError,
+    LogNotFoundError,
+    MetastoreError,
+    NotEnoughBookiesError,
+    TakeoverFailedError,
+)
 from replog.hookspecs import LogRolled, LogTakenOver, WriterFenced
 from replog.log.record_batches import Positions
 from replog.protocol.messages import AddRequest
@@ -716,3 +723,24 @@ async def test_adds_of_a_log_carry_no_recovery_flag(autojump_clock: trio.testing
             await settle()
         for bookie in world.bookies:
             assert not any(isinstance(each, AddRequest) and each.recovery for each in bookie.wire.seen)
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+async def test_deposed_leader_whose_ledger_was_trimmed_away(
+    is_pending: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """L5: it is fenced as any other, though it learns that from the ledger's record, and not from a bookie."""
+    async with cluster(4) as world, world.client() as client, world.client() as other:
+        with pytest.raises(FencedError) as caught:
+            async with client.write_log("log") as log:
+                await log.append(b"a")
+                async with other.write_log("log") as successor:
+                    await other.trim_log("log", before=Position(successor.segment, 0))
+                if is_pending:
+                    # No bookie tells it that it is fenced: so it looks for others, and writes that to the record.
+                    for bookie in world.bookies:
+                        bookie.wire.lose_answer = lambda request: isinstance(request, AddRequest)
+                    log.push_nowait(b"b")
+                    await log.flush()
+        assert isinstance(caught.value, LedgerDeletedError)
+        assert list(caught.value.positions) == [Position(1, 1)] * is_pending

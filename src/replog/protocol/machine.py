@@ -64,7 +64,7 @@ class LedgerMachine(ABC):
     def metadata_missing(self) -> None:
         """The record is gone: somebody deleted the ledger."""
         if not self.is_done:
-            problem = "somebody deleted it while it was being written or recovered"
+            problem = "somebody deleted it while it was being recovered"
             # Nobody but a deletion removes a record, so there is nothing left to write or recover.
             self._fail(LedgerNotFoundError(self.metadata.ledger_id, problem))
 

@@ -345,6 +345,11 @@ class LedgerWriting(LedgerMachine):
 
     # -- what the metastore said ------------------------------------------------------------------------------------
 
+    def metadata_missing(self) -> None:
+        """The record is gone: somebody deleted the ledger, such as the trim of a log that has a later leader."""
+        if not self.is_done:
+            self._fail(self._fenced("its record was deleted", LedgerDeletedError))
+
     def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:
         if metadata.state is LedgerState.CLOSED and metadata.last_entry_id == self.last_add_confirmed:
             self._finish_if_closing(metadata)
