@@ -30,3 +30,13 @@ async def test_commands_of_many_tasks_are_applied_once(tmp_path: Path) -> None:
             counters.sub  # noqa: B018
     with pytest.raises(replog.ClosedError):
         await counters.add("visits")
+
+
+@under_asyncio
+async def test_local_state_changes_only_while_the_task_waits(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client, client.run_machine("counters", Counters, listen=()) as counters:
+        await counters.add("visits")
+        adding = asyncio.ensure_future(counters.add("visits"))
+        assert counters.local.values == {"visits": 1}
+        await adding
+        assert counters.local.values == {"visits": 2}

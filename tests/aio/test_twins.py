@@ -29,6 +29,9 @@ TWINS = {
     "test_a_follower_can_be_interrupted_and_reads_on": "test_a_follower_can_be_cancelled_and_reads_on",
     "test_a_fork_opens_a_client_of_its_own_in_another_directory": "test_a_fork_by_another_thread_opens_a_client_of_its_own",
     "test_a_fork_while_threads_append_hangs_neither_process": "test_a_fork_while_tasks_append_hangs_neither_process",
+    "test_commands_of_many_threads_are_applied_once": "test_commands_of_many_tasks_are_applied_once",
+    # The loop's own thread applies commands, so nobody else changes the state while a task looks at it.
+    "test_local_state_is_a_copy": "test_local_state_changes_only_while_the_task_waits",
     "test_leaving_the_client_ends_the_calls_of_other_threads": "test_leaving_the_client_ends_the_calls_of_other_tasks",
     "test_many_threads_append_at_once_and_share_batches": "test_many_tasks_append_at_once_and_share_batches",
     # The interpreter runs no code of an async generator that it collects at its end.

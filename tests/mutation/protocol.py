@@ -140,8 +140,8 @@ MUTANTS = (
         "foreign-stamp-accepted",
         "T3",
         "bookie.py",
-        "is_foreign = batch.stamp > request.term if request.recovery else batch.stamp != request.term",
-        "is_foreign = batch.stamp > request.term if request.recovery else False",
+        "batch.stamp > request.term if request.recovery else batch.stamp != request.term",
+        "batch.stamp > request.term if request.recovery else False",
         "a writer may store entries under another writer's stamp",
     ),
     _mutant(

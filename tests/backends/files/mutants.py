@@ -148,7 +148,7 @@ MUTANTS = (
         "marks-forgotten",
         "R3",
         "the catalog lacks the ledgers' marks",
-        (Patch(Checkpointer, "run", "pack_catalog(catalog, self._pack_marks(ledgers))", "pack_catalog(catalog)"),),
+        (Patch(Checkpointer, "run", "pack_catalog(catalog, packed_marks)", "pack_catalog(catalog)"),),
         2,
     ),
     Mutant(
