@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+import trio
 
-from replog.abc import Damage, Doubt, Mutation, PutBatch, Storage
+from replog.abc import Damage, Doubt, Mutation, PutBatch, Storage, StoredRange
 from replog.backends import memory
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
@@ -25,6 +27,7 @@ from replog.protocol.messages import (
     Response,
     Status,
 )
+from replog.protocol.releasing import ForeignRange, Release
 from replog.testing.storage_exam import make_batch
 from tests.bookie.disks import SmallStorage
 from tests.bookie.test_hostile_requests import Asker
@@ -193,3 +196,60 @@ async def test_bookie_in_doubt_takes_copies_and_says_so() -> None:
         assert await bookie.add(make_batch(LEDGER, 0)) is Status.IN_DOUBT
         assert (await bookie.copy(make_batch(LEDGER, 0))).status is Status.OK
         assert await bookie.holding() == Holding(((0, 2, 1),), 99, Status.NO_ENTRY_AFTER_LOSS)
+
+
+class SlowLooks(SmallStorage):
+    """A thread that looks at what is stored has seen it, and tells it only when it may."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner, is_instant=False)
+        self.seen, self.may_tell = threading.Event(), threading.Event()
+
+    def ranges(self, ledger_id: int) -> Sequence[StoredRange]:
+        found = super().ranges(ledger_id)
+        self.seen.set()
+        assert self.may_tell.wait(60), "a test forgot to let it go on"
+        return found
+
+
+async def test_ranges_seen_before_a_drop_are_not_told_after_it() -> None:
+    """F5: a filler that reads the record after the proof, and asks then, would name this bookie for what it has just dropped."""
+    storage = SlowLooks(memory.open_storage())
+    all_of_it = ForeignRange(1, 0, 99)
+    told: list[Holding] = []
+    async with bookie_of(storage) as bookie:
+        assert await bookie.add(make_batch(LEDGER, 0)) is Status.OK
+
+        async def ask() -> None:
+            told.append(await bookie.holding())
+
+        async with trio.open_nursery() as nursery:
+            with bookie.server.filling.releasing(LEDGER, Release([all_of_it])):
+                nursery.start_soon(ask)
+                await trio.to_thread.run_sync(storage.seen.wait, 60)
+                await bookie.server.drop(LEDGER, all_of_it)
+            storage.may_tell.set()
+        assert told == [Holding((), 99)]
+        assert bookie.server.filling.leaving == {}
+        assert await bookie.copy(make_batch(LEDGER, 0)) is not None
+        assert await bookie.holding() == Holding(((0, 2, 1),), 99), "what is stored again is told again"
+
+
+async def test_release_within_a_look_hides_what_was_seen() -> None:
+    """F5: the release begins and ends while a thread still has what it saw before."""
+    storage = SlowLooks(memory.open_storage())
+    all_of_it = ForeignRange(1, 0, 99)
+    told: list[Holding] = []
+    async with bookie_of(storage) as bookie:
+        assert await bookie.add(make_batch(LEDGER, 0)) is Status.OK
+
+        async def ask() -> None:
+            told.append(await bookie.holding())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.to_thread.run_sync(storage.seen.wait, 60)
+            with bookie.server.filling.releasing(LEDGER, Release([all_of_it])):
+                await bookie.server.drop(LEDGER, all_of_it)
+            storage.may_tell.set()
+        assert told == [Holding((), 99)]

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from replog.protocol.messages import CopyRequest, Response, Status
 from replog.protocol.releasing import Release
 
 _FILLED_MAX = 100_000  # ledgers that are remembered; of others, copies may be dropped too early, and are made again
+
+
+class _Look:
+    """A look at what is stored, and the releases that were under way at some time since it began."""
+
+    def __init__(self) -> None:
+        self.releases: list[Release] = []
 
 
 class Filling:
@@ -13,7 +23,35 @@ class Filling:
 
     def __init__(self) -> None:
         self.leaving: dict[int, Release] = {}  # by ledger
+        self._looks: dict[int, list[_Look]] = {}  # by ledger: under way
         self._filled: set[int] = set()  # ledgers of which copies came since `was_filled` was asked
+
+    @contextmanager
+    def releasing(self, ledger_id: int, release: Release) -> Iterator[None]:
+        """These entries are about to be dropped, until the block ends."""
+        self.leaving[ledger_id] = release
+        for look in self._looks.get(ledger_id, ()):
+            look.releases.append(release)
+        try:
+            yield
+        finally:
+            del self.leaving[ledger_id]
+
+    @contextmanager
+    def looking(self, ledger_id: int) -> Iterator[list[Release]]:
+        """For a look at what is stored of this ledger. The list gets each release that is under way at some time during the
+        block: what was seen may be gone, even if the release is over when the look is."""
+        look = _Look()
+        if ledger_id in self.leaving:
+            look.releases.append(self.leaving[ledger_id])
+        looks = self._looks.setdefault(ledger_id, [])
+        looks.append(look)
+        try:
+            yield look.releases
+        finally:
+            looks.remove(look)
+            if not looks:
+                del self._looks[ledger_id]
 
     def refuse(self, request: CopyRequest) -> Response | None:
         """Refuses a copy that would be dropped at once."""

@@ -6,12 +6,13 @@ doubt, never with a denial (R4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
 from replog.abc import Reply, StoredRange
 from replog.bookie.calls import StorageCalls
+from replog.bookie.filling import Filling
 from replog.bookie.polls import LongPolls
 from replog.bookie.proving import read_proof
 from replog.bookie.traffic import Traffic
@@ -21,13 +22,12 @@ from replog.protocol.batch import Batch
 from replog.protocol.bookie import LedgerOnBookie, read_answer
 from replog.protocol.holding import encode_holding, hold
 from replog.protocol.messages import RangesRequest, ReadLastAddConfirmedRequest, ReadRequest, Response, Status
-from replog.protocol.releasing import Release
 
 
 class PlainReads:
     """The reads of one bookie. `find_ledger` returns the machine of a ledger, or raises `StorageError`; `raised` gets
-    what the storage raised in a thread; `leaving` says what is about to be dropped, by ledger (F5). `nursery` is set while the
-    bookie runs."""
+    what the storage raised in a thread; `filling` says what is about to be dropped (F5). `nursery` is set while the bookie
+    runs."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class PlainReads:
         traffic: Traffic,
         find_ledger: Callable[[int], LedgerOnBookie],
         raised: Callable[[StorageError], None],
-        leaving: Mapping[int, Release],
+        filling: Filling,
     ) -> None:
         self.polls = LongPolls(options.long_poll_max_s, self._at_hand)
         self.nursery: trio.Nursery | None = None
@@ -46,7 +46,7 @@ class PlainReads:
         self._traffic = traffic
         self._find_ledger = find_ledger
         self._raised = raised
-        self._leaving = leaving
+        self._filling = filling
 
     def read(self, request: ReadRequest, reply: Reply) -> None:
         """Answers with the batch that holds an entry and with what follows it."""
@@ -103,7 +103,8 @@ class PlainReads:
 
     async def _tell_ranges(self, request: RangesRequest, reply: Reply) -> None:
         try:
-            stored, damaged = await self._calls.read(self._look_what_is_stored, request.ledger_id, request.stamp)
+            with self._filling.looking(request.ledger_id) as releases:
+                stored, damaged = await self._calls.read(self._look_what_is_stored, request.ledger_id, request.stamp)
             ledger = self._find_ledger(request.ledger_id)
         except StorageError as error:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
@@ -112,8 +113,8 @@ class PlainReads:
         ranges = [
             (each.first_entry_id, each.last_entry_id, each.stride) for each in stored if each.stamp == request.stamp
         ]
-        release = self._leaving.get(request.ledger_id)
-        if release is not None:
+        # Also of those that are over by now: a thread may have looked before the drop, and be told of after it.
+        for release in releases:
             ranges = release.shown(request.stamp, ranges)
         holding = hold(ranges, self._storage.doubt().denial(request.ledger_id), request, damaged)
         answer = Response(request.request_id, Status.OK, ledger.last_add_confirmed, ledger.fence_term)

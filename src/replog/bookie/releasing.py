@@ -51,20 +51,18 @@ class Releasing:
         release = Release(ranges)
         if not pieces(release, await self._stored(ledger_id)):
             return
-        self._bookie.filling.leaving[ledger_id] = release
-        try:
-            # Unchanged: it proves that what was read is current, and takes the compare-and-set from whoever asked before.
-            await self._metastore.put(key, found.value, found.version)
-            for each in pieces(release, await self._stored(ledger_id)):
-                # Shielded, because the release is over only when no drop is under way.
-                with trio.CancelScope(shield=True):
-                    await self._bookie.drop(ledger_id, each)
-                self.released += 1
-        except (VersionConflictError, KeyNotFoundError, MetastoreUncertainError):
-            # Somebody changed the record, or may have: nothing is proven.
-            return
-        finally:
-            del self._bookie.filling.leaving[ledger_id]
+        with self._bookie.filling.releasing(ledger_id, release):
+            try:
+                # Unchanged: it proves that what was read is current, and takes the compare-and-set from whoever asked before.
+                await self._metastore.put(key, found.value, found.version)
+                for each in pieces(release, await self._stored(ledger_id)):
+                    # Shielded, because the release is over only when no drop is under way.
+                    with trio.CancelScope(shield=True):
+                        await self._bookie.drop(ledger_id, each)
+                    self.released += 1
+            except (VersionConflictError, KeyNotFoundError, MetastoreUncertainError):
+                # Somebody changed the record, or may have: nothing is proven.
+                return
 
     async def _stored(self, ledger_id: int) -> list[StoredRange]:
         return list(await self._bookie.call(lambda: self._bookie.storage.ranges(ledger_id)))

@@ -76,9 +76,7 @@ class BookieServer:
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
         self._last_reply: Reply | None = None  # of the connection that brought something to commit last
         self.filling = Filling()
-        self._reads = PlainReads(
-            self.calls, options, self.traffic, self._ledger, self.storage_raised, self.filling.leaving
-        )
+        self._reads = PlainReads(self.calls, options, self.traffic, self._ledger, self.storage_raised, self.filling)
         self.administrators = Administrators()
 
     @property
