@@ -14,8 +14,10 @@ from replog.errors import (
     LedgerFinishedError,
     LedgerRolledBackError,
     LedgerTrimmedError,
+    RecoveryUndecidedError,
 )
 from replog.hookspecs import LedgerTakenOver
+from replog.protocol.messages import ReadLastAddConfirmedRequest, Status
 from replog.protocol.model import LedgerState
 from replog.records.paths import ledger_key_path
 from tests.kit import cluster, read_ledger
@@ -184,6 +186,26 @@ async def test_restored_metadata_is_refused_until_its_term_is_raised(
         assert await read_ledger(client, ledger_id) == [b"0", b"new"]
 
 
+async def test_takeovers_go_on_below_what_a_lost_record_confirmed(autojump_clock: trio.testing.MockClock) -> None:
+    """Bookies prove a higher last add confirmed of terms that are lost: that must not keep them from being fenced."""
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            await writer.append(b"0")
+        ledger_id = writer.ledger_id
+        key = ledger_key_path(ledger_id)
+        backup = (await world.metastore.get(key)).value
+        for _ in (1, 2):
+            async with client.take_over_ledger(ledger_id) as writer:
+                await writer.extend([b"lost"] * 10)
+        await world.metastore.put(key, backup, (await world.metastore.get(key)).version)
+        assert await client.raise_ledger_term(ledger_id) == 3
+        for number in range(1, 4):
+            async with client.take_over_ledger(ledger_id) as writer:
+                assert await writer.append(b"%d" % number) == number
+        await client.recover_ledger(ledger_id)
+        assert await read_ledger(client, ledger_id) == [b"0", b"1", b"2", b"3"]
+
+
 async def test_log_of_a_takeover_survives_restarted_bookies(autojump_clock: trio.testing.MockClock) -> None:
     """R11: after a restart the proof is in the last batch of the highest stamp, which need not have the highest id."""
     async with cluster() as world, world.client() as client:
@@ -212,3 +234,57 @@ async def test_fragments_roll_by_entries_bytes_and_age(autojump_clock: trio.test
             fragments = (await client.ledger_metadata(writer.ledger_id)).fragments
             assert 3 <= len(fragments) <= 6, (options.roll_entries, options.roll_bytes, options.roll_age_s)
             assert len(await read_ledger(client, writer.ledger_id)) == 20
+
+
+async def test_failed_roll_ends_its_writer_only(autojump_clock: trio.testing.MockClock) -> None:
+    """A fragment that is due meets a takeover: whoever uses the writer is told, and the client's other writers go on."""
+    async with cluster() as world, world.client() as other, world.client(ClientOptions(roll_age_s=5.0)) as client:
+        async with client.create_ledger() as beside:
+            with pytest.raises(FencedError) as raised:
+                async with client.create_ledger(unbounded=True) as writer:
+                    await writer.append(b"a")
+                    await trio.sleep(3)  # what is confirmed was published: only the roll meets the fence
+                    async with other.take_over_ledger(writer.ledger_id):
+                        await trio.sleep(10)
+            assert raised.value.term == 2
+            await beside.append(b"goes on")
+
+
+async def test_rolls_at_once_all_end_with_the_change(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            await writer.append(b"0")
+            with trio.fail_after(1):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(3):
+                        nursery.start_soon(writer.roll)
+            await writer.append(b"1")
+        assert [each.first_entry_id for each in writer.metadata.fragments] == [0, 1]
+
+
+async def test_term_is_not_raised_on_a_refusal(autojump_clock: trio.testing.MockClock) -> None:
+    """A refusal names no term: the bookie that refuses may know the highest."""
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            await writer.append(b"0")
+        wire = world.bookies[1].wire
+        wire.refuse = lambda request: Status.TOO_BUSY if isinstance(request, ReadLastAddConfirmedRequest) else None
+        with pytest.raises(RecoveryUndecidedError, match=r"did not say which term .* nothing was changed"):
+            await client.raise_ledger_term(writer.ledger_id)
+
+
+async def test_writer_that_can_not_finish_says_so(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client, world.client() as other:
+        async with client.create_ledger(unbounded=True) as writer:
+            await writer.append(b"0")
+        with pytest.raises(trio.ClosedResourceError):
+            await writer.finish()
+        async with client.take_over_ledger(writer.ledger_id) as writer:
+            async with other.take_over_ledger(writer.ledger_id) as last:
+                with pytest.raises(FencedError):
+                    await writer.append(b"1")
+                with pytest.raises(FencedError):
+                    await writer.finish()
+                await last.finish()
+                await last.finish()
+        assert (await client.ledger_metadata(writer.ledger_id)).last_entry_id == 0

@@ -247,23 +247,7 @@ class LedgerWriter(WriterContext):
         Raises what `flush` raises, and `MetastoreUncertainError` if it takes too long: then it may happen later."""
         await trio.lowlevel.checkpoint()
         self.check_usable()
-        watching = self._sender.watching
-        self._batching.is_held = True
-        try:
-            sent = self._machine.last_add_pushed
-            # A bookie that is slow, or failed, does not hold up the roll: what is pending moves along (C5).
-            with trio.move_on_after(self._add_timeout_s):
-                if self.backlog.confirmed < sent:
-                    await self.backlog.confirmation(sent).wait()
-            self.check_usable()
-            self._machine.roll()
-            self._sender.drive()
-            with trio.move_on_after(self._close_timeout_s):
-                while self._machine.is_changing and self.error is None:
-                    watching.settled = trio.Event()
-                    await watching.settled.wait()
-        finally:
-            self.release()
+        await self.begin_fragment()
         self.check_usable()
         if self._machine.is_changing:
             raise MetastoreUncertainError(f"ledger {self.ledger_id}: rolling took too long; it may happen later")
@@ -357,6 +341,26 @@ class LedgerWriter(WriterContext):
         and `on_failure` when the writer fails."""
         self._sender.on_progress, self._sender.on_failure = on_progress, on_failure
 
+    async def begin_fragment(self) -> None:
+        """As `roll`, but raises nothing: for the client's own task. Those who use the writer are told why it failed."""
+        watching = self._sender.watching
+        self._batching.is_held = True
+        try:
+            sent = self._machine.last_add_pushed
+            # A bookie that is slow, or failed, does not hold up the roll: what is pending moves along (C5).
+            with trio.move_on_after(self._add_timeout_s):
+                if self.backlog.confirmed < sent:
+                    await self.backlog.confirmation(sent).wait()
+            if self.is_ending:
+                return
+            self._machine.roll()
+            self._sender.drive()
+            with trio.move_on_after(self._close_timeout_s):
+                while self._machine.is_changing and self.error is None:
+                    await watching.wait_settled()
+        finally:
+            self.release()
+
     def hold(self) -> None:
         """Gathers entries and sends nothing until `release`: the entries before these are not all confirmed (L2)."""
         self._batching.is_held = True
@@ -402,7 +406,9 @@ class LedgerWriter(WriterContext):
 
     async def finish(self) -> None:
         """Confirms what was pushed, and closes the ledger, even an unbounded one: nobody can take it over any more. Raises as
-        `aclose`."""
+        `aclose`; and again why the writer failed, or `trio.ClosedResourceError` once it was left: then the ledger stays open."""
+        if self._stays_open and (self._is_closing or self._is_error_raised):
+            self.check_usable()
         self._stays_open = False
         await self.aclose()
 
@@ -447,8 +453,7 @@ class LedgerWriter(WriterContext):
         sender, publishing = self._sender, self._sender.watching.publishing
         with trio.move_on_after(self._close_timeout_s):
             while self._machine.is_changing and self.error is None:
-                sender.watching.settled = trio.Event()
-                await sender.watching.settled.wait()
+                await sender.watching.wait_settled()
         self._machine.publish()
         sender.drive()
         with trio.move_on_after(self._add_timeout_s):

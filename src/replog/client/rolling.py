@@ -8,7 +8,6 @@ import trio
 
 from replog.client.ledger_writer import LedgerWriter
 from replog.config import ClientOptions
-from replog.errors import MetastoreUncertainError
 
 
 class FragmentRoller:
@@ -31,17 +30,12 @@ class FragmentRoller:
             self._due.set()
 
     async def run(self) -> None:
-        """Rolls when it is due. A failure ends the writer, and is raised to those who use it."""
+        """Rolls when it is due. A failure of the writer ends this, and is raised to those who use the writer, never here."""
         age_s = math.inf if self._options.roll_age_s is None else self._options.roll_age_s
         while not self._writer.is_ending:
             with trio.move_on_after(age_s):
                 await self._due.wait()
             self._due = trio.Event()
             self._rolled_entries, self._rolled_bytes = self._entries, self._bytes
-            try:
-                await self._writer.roll()
-            except trio.ClosedResourceError:
-                return
-            except MetastoreUncertainError:
-                # It takes long. What is appended meanwhile waits, or the fragment becomes longer: the next roll is due later.
-                continue
+            # If it takes long, what is appended meanwhile waits, or the fragment becomes longer: the next roll is due later.
+            await self._writer.begin_fragment()

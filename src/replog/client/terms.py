@@ -17,7 +17,7 @@ from replog.errors import (
     RecoveryUndecidedError,
     VersionConflictError,
 )
-from replog.protocol.messages import ReadLastAddConfirmedRequest, Response
+from replog.protocol.messages import ReadLastAddConfirmedRequest, Response, Status
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.mutations import DELETED_TERM
 
@@ -86,7 +86,8 @@ async def _highest_fence(ledger_id: int, key: bytes, context: ClientContext, tim
     all_heard = trio.Event()
 
     def answered(answer: Answer, bookie_id: str) -> None:
-        if isinstance(answer, Response):
+        # A refusal says nothing of terms: its term is 0, whatever the bookie knows.
+        if isinstance(answer, Response) and answer.status is Status.OK:
             heard[bookie_id] = answer.fence_term
         if len(heard) == len(bookie_ids):
             all_heard.set()

@@ -238,7 +238,7 @@ class Watching:
         self.missing = MissingBookies(machine, backlog, closed, context, retry_after_s, drive)
         self.waiting_effects = WaitingEffects(context, machine, self._metastore_answered)
         self.is_wanted = False  # the ticker calls `look`
-        self.settled = trio.Event()  # replaced by a task that waits; set when a change of the ensemble has ended
+        self.settled = trio.Event()  # set when a change of the ensemble has ended, or the writer has failed
         self._machine = machine
         self._backlog = backlog
         self._closed = closed
@@ -288,6 +288,13 @@ class Watching:
         if sent_at is not None and trio.current_time() - sent_at >= timeout_s:
             refusals = self.missing.refusals
             self._machine.abandon(refusals.deadline_error(self._machine, backlog.unconfirmed, timeout_s))
+
+    async def wait_settled(self) -> None:
+        """Waits until the next change of the ensemble has ended, or the writer fails."""
+        # Several tasks may wait, and none of them may take the event away from the others.
+        if self.settled.is_set():
+            self.settled = trio.Event()
+        await self.settled.wait()
 
     def add_refused(self, bookie_id: str, answer: Answer) -> None:
         """A bookie's answer to an add that it did not do."""

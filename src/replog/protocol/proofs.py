@@ -126,8 +126,7 @@ def proven(proof: bytes, digest: Digest, metadata: LedgerMetadata) -> int:
     if claim.ledger_id != metadata.ledger_id or claim.digest_type is not digest.digest_type:
         raise RemoteProtocolError(f"{claim} for ledger {metadata.ledger_id} with digest {digest.digest_type.name}")
     # What a writer confirmed has its own stamp, or an earlier one. A bounded ledger has no further terms.
-    confirmed = claim.last_add_confirmed
-    is_possible = confirmed < metadata.trim_to or metadata.fragment_of(confirmed).term <= claim.stamp
+    is_possible = not is_outlived(claim, metadata)
     if not (is_possible and (metadata.is_unbounded or claim.stamp == WRITER_TERM) and digest.is_signed(proof)):
         raise RemoteProtocolError(f"{claim} is not proven by its code: nobody who knows the password said so (R11)")
     return claim.last_add_confirmed if is_qualified(claim.stamp, metadata) else NO_ENTRY
@@ -136,3 +135,10 @@ def proven(proof: bytes, digest: Digest, metadata: LedgerMetadata) -> int:
 def is_qualified(stamp: int, metadata: LedgerMetadata) -> bool:
     """True if a last add confirmed with this stamp is of use to a client that knows this record (R11)."""
     return stamp <= metadata.last_fragment.term
+
+
+def is_outlived(claim: Claim, metadata: LedgerMetadata) -> bool:
+    """True if this record gives the entry to a later term than the proof's: so a record was lost that named the proof's writer,
+    and the term was raised (T1). What that writer confirmed is gone."""
+    confirmed = claim.last_add_confirmed
+    return confirmed >= metadata.trim_to and metadata.fragment_of(confirmed).term > claim.stamp

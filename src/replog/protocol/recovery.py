@@ -41,7 +41,7 @@ from replog.protocol.machine import LedgerMachine
 from replog.protocol.messages import Denial
 from replog.protocol.model import NO_ENTRY, LedgerMetadata, LedgerState
 from replog.protocol.mutations import DELETED_TERM
-from replog.protocol.proofs import is_qualified, prove, proven, read_claim
+from replog.protocol.proofs import is_outlived, is_qualified, prove, proven, read_claim
 from replog.protocol.stages import Transitions, after, from_each
 from replog.protocol.writing_back import WritingBack
 
@@ -143,6 +143,9 @@ class LedgerRecovery(LedgerMachine):
 
     def proven(self, proof: bytes) -> int:
         """The last add confirmed that a bookie's answer proves. Raises `RemoteProtocolError`: then it is not an answer (R11)."""
+        # Bookies keep their highest proof. One of a lost term may be it for long: then they know nothing, but they are fenced.
+        if proof and self.metadata.is_unbounded and is_outlived(read_claim(proof), self.metadata):
+            return NO_ENTRY
         confirmed = proven(proof, self._digest, self.metadata)
         # Whoever wrote under this client's own term, before it wrote anything, claimed it from a record that was lost since.
         if proof and not self.is_done and self.metadata.is_unbounded:
