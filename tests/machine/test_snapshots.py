@@ -13,6 +13,10 @@ import trio
 import replog
 from replog.errors import TrimmedError, UnknownCommandError
 from replog.machine import snapshots
+from replog.machine.commands import MachineType
+from replog.machine.core import Core
+from replog.machine.entries import Kind, MachineEntry
+from replog.machine.member import Member
 from replog.machine.surroundings import LogOptions
 from replog.protocol.digest import DigestType
 from replog.protocol.model import Position
@@ -92,6 +96,45 @@ async def test_older_snapshot_replaces_no_newer_one() -> None:
         assert await snapshots.save("counters", Position(3, 0), b"newest", client, LOG)
         assert await load(client) == b"newest"
         assert len(await client.log_segments("counters.snapshots")) == 1
+
+
+async def test_older_snapshot_goes_only_when_the_newer_is_found() -> None:
+    """The one who saves may die at any moment: then nobody closes the newer one's ledger, whose end readers do not know."""
+    found: list[bytes | None] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+        async def trim_log(self, name: str, *, before: Position) -> Position:
+            trimmed = await client.trim_log(name, before=before)
+            found.append(await load(other))
+            return trimmed
+
+    async with cluster(1) as made, made.client(quorum=ONE) as client, made.client() as other:
+        assert await snapshots.save("counters", Position(1, 5), b"older", client, LOG)
+        assert await snapshots.save("counters", Position(2, 5), b"newer", Watched(), LOG)  # type: ignore[arg-type]
+        assert found == [b"newer"]
+
+
+async def test_leader_that_restores_a_later_leaders_snapshot_is_deposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was paused before it had caught up; meanwhile another one has led, and trimmed away what this one was to read."""
+    catch_up = Member._catch_up
+
+    async def paused(self: Member, *arguments: Any) -> None:
+        monkeypatch.undo()
+        core, entry = Core(MachineType(Counters)), MachineEntry(Kind.BEGIN)
+        async with client.write_log("counters") as log:
+            core.apply(await log.append(entry.encode()), entry)
+            assert await snapshots.save("counters", core.position, core.dump(), client, LOG)
+            await client.trim_log("counters", before=core.position)
+            await log.append(MachineEntry(Kind.BARRIER).encode())
+        await catch_up(self, *arguments)
+
+    monkeypatch.setattr(Member, "_catch_up", paused)
+    async with cluster(1) as made, made.client(quorum=ONE) as client, member(made) as counters:
+        assert await counters.add("visits") == 1
+        assert counters.status.leads_from == Position(3, 0)
 
 
 @pytest.mark.parametrize(

@@ -182,13 +182,16 @@ class Member:
         self._applied()
         return True
 
-    async def _catch_up(self, term: int) -> None:
-        """Applies everything before this segment."""
+    async def _catch_up(self, began: Position, ledger_id: int) -> None:
+        """Applies everything before the segment in which this leader began. Raises `FencedError` if a later leader trimmed it."""
         while True:
             try:
                 if not self.core.position.segment:
                     await self._restore()
-                await self._read(term, follow=True)
+                # Only a leader that began later saves a snapshot behind that.
+                if self.core.position > began:
+                    raise FencedError(ledger_id, "a later leader has saved a snapshot: this one is deposed")
+                await self._read(began.segment, follow=True)
                 # Another leader may have saved one, and trimmed what was not read here.
                 if not self.core.has_begun and await self._restore():
                     continue
@@ -229,11 +232,13 @@ class Member:
             leader = Leader(self.core, log, nursery, self._options, current_chance(), applied)
             try:
                 # What is behind this entry in the log was appended by this leader, or by a later one.
-                began = await log.append(self._entry(Kind.LEAD))
-                await self._catch_up(term)
-                self.core.apply(began, MachineEntry(Kind.LEAD))
+                lead, begin = self._entry(Kind.LEAD), self._entry(Kind.BEGIN)
+                began = await log.append(lead.encode())
+                await self._catch_up(began, log.ledger_id)
+                # The same entry as in the log: its time counts, too, even if this clock goes back now.
+                self.core.apply(began, lead)
                 if not self.core.has_begun:
-                    self.core.apply(await log.append(self._entry(Kind.BEGIN)), MachineEntry(Kind.BEGIN))
+                    self.core.apply(await log.append(begin.encode()), begin)
                 self.caught_up.set()
                 self._applied()
                 self.leads_from, self.reception.leader = began, leader
@@ -249,8 +254,8 @@ class Member:
             assert leader.error is not None, "it has ended"
             raise leader.error
 
-    def _entry(self, kind: Kind) -> bytes:
-        return MachineEntry(kind, time_ns=current_chance().time_ns(), body=self.member_id.encode()).encode()
+    def _entry(self, kind: Kind) -> MachineEntry:
+        return MachineEntry(kind, time_ns=current_chance().time_ns(), body=self.member_id.encode())
 
     async def _announce(self, term: int, endpoints: list[Endpoint]) -> None:
         key, value = leader_key(self.name, term), encode_leader(self.member_id, endpoints)

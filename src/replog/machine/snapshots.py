@@ -72,7 +72,9 @@ async def save(name: str, position: Position, data: bytes, logs: Logs, options: 
         for start in range(0, len(data), CHUNK_BYTES):
             await log.push(_CHUNK + data[start : start + CHUNK_BYTES])
         await log.flush()
-        await logs.trim_log(log_name, before=first)
+    # Only now that its ledger is closed: until then a reader may find less than all of it. If this process died before that,
+    # with the older ones gone, no member could be restored.
+    await logs.trim_log(log_name, before=first)
     return True
 
 
