@@ -21,11 +21,12 @@ from replog.errors import (
     StateDivergedError,
     UnknownCommandError,
 )
-from replog.machine.entries import Kind, MachineEntry
+from replog.machine.entries import Code, Kind, MachineEntry
 from replog.machine.leading import Leader
 from replog.machine.visits import Reception, Visit, request_of
 from replog.protocol.messages import AdminCommand, AdminRequest, Request, Response, Status
-from tests.kit import Cluster, cluster
+from replog.runtime.chance import Chance, use_chance
+from tests.kit import Cluster, cluster, until
 from tests.machine.counters import OPTIONS, Counters, member
 
 
@@ -314,6 +315,65 @@ async def test_states_that_agree_pass_the_checks() -> None:
         await other.read(len_of_values)
         assert other._member.core.checked is not None
         assert other._member.core.checked == leader._member.core.checked
+
+
+async def test_clock_that_goes_back_makes_no_states_differ() -> None:
+    """The time of a leader's first entries counts in the leader, too."""
+    time_ns = 2 * 10**18
+    use_chance(Chance(time_ns=lambda: time_ns))
+    async with cluster(1) as made, member(made) as leader, member(made) as other:
+        await until(lambda: leader.status.leads_from is not None)
+        time_ns -= 10**9
+        applied_at_ns = await leader.call(Counters.time)
+        assert await other.read(lambda state: state.now_ns) == applied_at_ns
+
+
+async def test_what_is_too_large_to_be_sent_harms_no_member() -> None:
+    """Without a bound, each leader in turn would fail at the answer."""
+
+    @attrs.define
+    class Large(Counters):
+        @replog.command
+        def repeat(self, text: str, count: int) -> str:
+            return text * count
+
+    async with cluster(1) as made, member(made, Large) as counters:
+        with pytest.raises(CommandRefusedError, match="nothing was sent"):
+            await counters.add("x" * (33 << 20))
+        with pytest.raises(CommandFailedError, match="the limit is"):
+            await counters.repeat("x" * 1024, 33 << 10)
+        assert await counters.add("visits") == 1
+
+
+async def test_leader_refuses_to_end_what_are_no_sessions() -> None:
+    """In the log it would stop every member."""
+    async with cluster(1) as made, member(made) as counters:
+        for body in (b"x", b"[true]", b"[" * 100_000):
+            answer = await counters._caller.ask(MachineEntry(Kind.EXPIRE, body=body))
+            assert answer.code == Code.REFUSED
+        assert await counters.add("visits") == 1
+
+
+async def test_calls_without_a_session_time_out_together() -> None:
+    async with cluster(1) as made:
+        made.bookies[0].wire.is_deaf = True
+        async with member(made) as counters, trio.open_nursery() as nursery:
+            began_s = trio.current_time()
+
+            async def call() -> None:
+                with pytest.raises(CommandTimeoutError):
+                    await counters.add("visits")
+                assert trio.current_time() - began_s < OPTIONS.call_timeout_s + 1
+
+            for _ in range(3):
+                nursery.start_soon(call)
+
+
+async def test_member_is_left_while_nobody_hears_its_sign_of_life() -> None:
+    async with cluster(1) as made, member(made) as counters:
+        await counters.add("visits")
+        made.bookies[0].wire.is_deaf = True
+        await trio.sleep(0.7 * OPTIONS.session_timeout_s)
 
 
 async def test_password_keeps_others_out() -> None:

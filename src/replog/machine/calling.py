@@ -28,6 +28,7 @@ from replog.machine.entries import Answer, Code, MachineEntry, decode_answer
 from replog.machine.options import MachineOptions
 from replog.machine.surroundings import LeaderAddress, Surroundings, announced_leaders
 from replog.machine.visits import machine_key, request_of
+from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.messages import Response, Status
 from replog.runtime.nursery import open_service_nursery
 
@@ -139,12 +140,16 @@ class Caller:
     async def ask(self, entry: MachineEntry) -> Answer:
         """Has a leader answer this, however often it must be repeated.
 
-        Raises `CommandTimeoutError` (outcome unknown), `CommandRefusedError` for a wrong password. If cancelled, the outcome is
-        unknown."""
+        Raises `CommandTimeoutError` (outcome unknown), `CommandRefusedError` if it is too large, or the password wrong. If
+        cancelled, the outcome is unknown."""
         if self._is_left:
             raise trio.ClosedResourceError(f"machine {self._name!r}: this member was left")
         question = _Question(entry.encode())
         size_bytes = len(question.data)
+        if size_bytes > ENTRY_BYTES_MAX:
+            raise CommandRefusedError(
+                f"machine {self._name!r}: a command of {size_bytes} bytes: the limit is {ENTRY_BYTES_MAX}; nothing was sent"
+            )
         timeout_s = self._options.call_timeout_s
         with trio.move_on_after(timeout_s):
             await trio.lowlevel.checkpoint_if_cancelled()

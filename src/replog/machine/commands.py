@@ -237,7 +237,7 @@ class MachineType(Generic[State]):
             fields = json.loads(body)
             name, version = fields[0], fields[1]
             known = self.commands.get((name, version))
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise UnknownCommandError(f"{body[:60]!r} is not a command of {self.machine.__name__}") from error
         if known is None:
             problem = f"{self.machine.__name__} has no command {name!r} of version {version!r}"

@@ -21,10 +21,12 @@ from typing import Any, Generic
 from replog.errors import RemoteProtocolError, StateDivergedError, UnknownCommandError
 from replog.machine.commands import Call, MachineType, State, to_json
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
+from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.model import Position
 
 SNAPSHOT_FORMAT = 1
 RESULTS_MAX = 16_384  # of one session that its caller has not confirmed: above it, further commands are not applied
+RESULT_BYTES_MAX = ENTRY_BYTES_MAX  # of one command, as JSON: a larger answer could not be sent
 SESSIONS_MAX = 100_000
 _TEXT_CHARACTERS_MAX = 2000  # of a failure
 
@@ -82,7 +84,7 @@ class Core(Generic[State]):
         elif entry.kind == Kind.TOUCH:
             answer = Answer(Code.DONE if entry.session in self._sessions else Code.EXPIRED)
         elif entry.kind == Kind.EXPIRE:
-            answer = self._expire(_numbers(entry.body))
+            answer = self._expire(sessions_of(entry.body))
         elif entry.kind == Kind.CHECK:
             self.position = position  # which the hash covers
             self.checked = position, self.hash()
@@ -137,7 +139,10 @@ class Core(Generic[State]):
         object.__setattr__(state, "_now_ns", self.time_ns)  # the class may be frozen but for its commands
         try:
             # Encoded at once: what the command returned may be a part of the state, which changes.
-            return Code.DONE, call.command.encode_result(call.command.function(state, *call.args))
+            result = call.command.encode_result(call.command.function(state, *call.args))
+            if len(result) > RESULT_BYTES_MAX:
+                raise ValueError(f"a result of {len(result)} bytes as JSON: the limit is {RESULT_BYTES_MAX}")
+            return Code.DONE, result
         except (MemoryError, RecursionError):
             # These depend on the process: other members may have applied it.
             raise
@@ -292,10 +297,11 @@ class _Session:
 _state_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _numbers(body: bytes) -> list[int]:
+def sessions_of(body: bytes) -> list[int]:
+    """The sessions that this body of an EXPIRE names. Raises `UnknownCommandError`."""
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(type(each) is int for each in found):
         raise UnknownCommandError(f"{body[:60]!r} is not a list of sessions")

@@ -19,10 +19,10 @@ from typing import Any
 import trio
 
 from replog.abc import Reply
-from replog.errors import CommandRefusedError, PayloadTooLargeError, ReplogError
+from replog.errors import CommandRefusedError, PayloadTooLargeError, ReplogError, UnknownCommandError
 from replog.log.log_writer import LogWriter
 from replog.machine.commands import Call
-from replog.machine.core import Core
+from replog.machine.core import Core, sessions_of
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
 from replog.machine.options import MachineOptions
 from replog.machine.visits import Visit
@@ -94,12 +94,15 @@ class Leader:
             if entry.kind not in _OF_CALLERS:
                 self._answer(visit, place, Answer(Code.REFUSED, b"callers do not write such entries"))
                 continue
-            if entry.kind == Kind.COMMAND:
-                try:
+            # In the log it would stop every member.
+            try:
+                if entry.kind == Kind.COMMAND:
                     call = self._core.machine.decode_asked(entry.body)
-                except CommandRefusedError as error:
-                    self._answer(visit, place, Answer(Code.REFUSED, str(error).encode()))
-                    continue
+                elif entry.kind == Kind.EXPIRE:
+                    sessions_of(entry.body)
+            except (CommandRefusedError, UnknownCommandError) as error:
+                self._answer(visit, place, Answer(Code.REFUSED, str(error).encode()))
+                continue
             self._push(entry, call, [(visit, place)])
             if self.ended.is_set():
                 break  # `fail` has answered the visit

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import trio
 
-from replog.errors import ConfigError, MachineError, SessionExpiredError
+from replog.errors import CommandTimeoutError, ConfigError, MachineError, SessionExpiredError
 from replog.machine.calling import Caller
 from replog.machine.entries import Code, Kind, MachineEntry
 from replog.machine.options import MachineOptions
@@ -50,13 +50,32 @@ class Session:
         self._unanswered: dict[int, None] = {}  # ascending
         self._opening = trio.Lock()
         self._calls_max = options.calls_at_once_max
+        self._call_timeout_s = options.call_timeout_s
         self._freed = trio.Event()
         self._timeout_s = options.session_timeout_s
         self._used_s = trio.current_time()
 
     async def begin(self) -> CommandId:
         """The next id. `ended` must follow. Waits while too many commands are under way. Raises as `Caller.ask`."""
-        while not self._id or len(self._unanswered) >= self._calls_max:
+        # Those who wait for one that opens the session would else wait for each other's attempts, one after the other.
+        with trio.move_on_after(self._call_timeout_s):
+            await self._until_free()
+        if not self._is_free:
+            raise CommandTimeoutError(
+                f"no session, or room in it, for {self._call_timeout_s} s: no leader answered, or {self._calls_max} commands "
+                "are under way; this one was not sent"
+            )
+        found = CommandId(self._id, self._next)
+        self._next += 1
+        self._unanswered[found.sequence] = None
+        return found
+
+    @property
+    def _is_free(self) -> bool:
+        return bool(self._id) and len(self._unanswered) < self._calls_max
+
+    async def _until_free(self) -> None:
+        while not self._is_free:
             if self._id:
                 await self._freed.wait()
                 continue
@@ -64,10 +83,6 @@ class Session:
                 if not self._id:
                     answer = await self._caller.ask(MachineEntry(Kind.OPEN, body=self._who))
                     self._id, self._next, self._unanswered = int(answer.body), 1, {}
-        found = CommandId(self._id, self._next)
-        self._next += 1
-        self._unanswered[found.sequence] = None
-        return found
 
     def floor(self, command_id: CommandId) -> int:
         """The sequence below which all answers have come; 0 for ids of another session."""
@@ -101,6 +116,8 @@ class Session:
                     answer = await self._caller.ask(MachineEntry(Kind.TOUCH, session))
                 except MachineError:
                     continue  # no leader for now
+                except trio.ClosedResourceError:
+                    return  # the member was left meanwhile
                 if answer.code == Code.EXPIRED:
                     self.expired(session)
 
