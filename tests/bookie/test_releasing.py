@@ -110,6 +110,37 @@ async def test_passes_by_the_clock_look_at_some_ledgers_in_turn(autojump_clock: 
         assert releasing.released == count
 
 
+async def version_of(world: Cluster, ledger_id: int) -> int:
+    return (await world.metastore.get(ledger_key_path(ledger_id))).version
+
+
+@pytest.mark.parametrize("straddles", ["end", "fragments"])
+async def test_batch_that_straddles_is_dropped_once(straddles: str, autojump_clock: trio.testing.MockClock) -> None:
+    """Recoveries end ledgers and begin fragments amid batches where entries stripe. A pass that finds nothing new must not write
+    the record: each audit would ask about the ledger again."""
+    async with cluster(4) as world, world.client(quorum=replog.Quorum(3, 2, 1)) as client:
+        async with client.create_ledger() as writer:
+            async with trio.open_nursery() as nursery:
+                for number in range(9):
+                    nursery.start_soon(writer.append, b"%d" % number)
+        ledger_id = writer.ledger_id
+        key = ledger_key_path(ledger_id)
+        first = decode_ledger(key, (await world.metastore.get(key)).value).fragments[0]
+        (former,), (new,) = world.named(first.ensemble[:1]), world.spare(first.ensemble)
+        moved = attrs.evolve(first, ensemble=(new.bookie_id, *first.ensemble[1:]))
+        if straddles == "end":
+            await change(world, ledger_id, fragments=(moved,), last_entry_id=4)
+        else:
+            await change(world, ledger_id, fragments=(first, attrs.evolve(moved, first_entry_id=5)))
+        releasing = Releasing(former.server, world.metastore)
+        await releasing.run()
+        assert releasing.released > 0
+        assert bool(former.storage.ranges(ledger_id)) is (straddles == "fragments")
+        version, released = await version_of(world, ledger_id), releasing.released
+        await releasing.run()
+        assert (await version_of(world, ledger_id), releasing.released) == (version, released)
+
+
 async def test_trimmed_fragments_and_zombies_leave_every_bookie(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client() as client:
         async with client.create_ledger(unbounded=True) as writer:

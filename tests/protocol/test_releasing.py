@@ -112,10 +112,10 @@ def record(state: LedgerState, *fragments: tuple[int, str]) -> LedgerMetadata:
 
 def test_fixed_fragments_without_the_bookie_are_foreign() -> None:
     metadata = record(LedgerState.CLOSED, (0, "abc"), (10, "abd"), (20, "bcd"))
-    assert foreign_ranges(metadata, "a") == [ForeignRange(1, 20, 29)]
+    assert foreign_ranges(metadata, "a") == [ForeignRange(1, 20, ENTRY_ID_MAX)], "nobody reads behind the end"
     assert foreign_ranges(metadata, "d") == [ForeignRange(1, 0, 9)]
     assert foreign_ranges(metadata, "b") == []
-    assert foreign_ranges(metadata, "h") == [ForeignRange(1, 0, 29)], "a batch may straddle two of them"
+    assert foreign_ranges(metadata, "h") == [ForeignRange(1, 0, ENTRY_ID_MAX)], "a batch may straddle two of them"
 
 
 def test_last_fragment_of_an_open_ledger_is_never_foreign() -> None:

@@ -27,10 +27,14 @@ class Releasing:
         self._bookie = bookie
         self._metastore = metastore
         self._after = -1  # the last ledger that was looked at
+        # Of batches that straddle fragments, by ledger: dropped, and still stored with entries that this bookie should hold.
+        self._kept: dict[int, list[ForeignRange]] = {}
 
     async def run(self, ledgers_max: int | None = None) -> None:
         """Looks at so many ledgers, or at all. Raises `MetastoreError`, `StorageError`: the rest is left to the next pass."""
         here = await self._bookie.call(self._bookie.storage.ledger_ids)
+        if self._kept:
+            self._kept = {ledger_id: self._kept[ledger_id] for ledger_id in here if ledger_id in self._kept}
         if ledgers_max is not None and len(here) > ledgers_max:
             following = [each for each in here if each > self._after][:ledgers_max]
             here = following or here[:ledgers_max]
@@ -47,9 +51,12 @@ class Releasing:
         stamps = {each.stamp for each in await self._stored(ledger_id)} if metadata.is_unbounded else ()
         ranges = foreign_ranges(metadata, self._bookie.bookie_id, stamps)
         if not ranges or self._bookie.filling.was_filled(ledger_id):
+            self._kept.pop(ledger_id, None)
             return
         release = Release(ranges)
-        if not pieces(release, await self._stored(ledger_id)):
+        found_here = pieces(release, await self._stored(ledger_id))
+        # To drop it once more would change nothing but the version of the record, at each pass.
+        if not found_here or found_here == self._kept.get(ledger_id):
             return
         with self._bookie.filling.releasing(ledger_id, release):
             try:
@@ -60,6 +67,9 @@ class Releasing:
                     with trio.CancelScope(shield=True):
                         await self._bookie.drop(ledger_id, each)
                     self.released += 1
+                self._kept.pop(ledger_id, None)
+                if left := pieces(release, await self._stored(ledger_id)):
+                    self._kept[ledger_id] = left
             except (VersionConflictError, KeyNotFoundError, MetastoreUncertainError):
                 # Somebody changed the record, or may have: nothing is proven.
                 return

@@ -53,6 +53,9 @@ def foreign_ranges(metadata: LedgerMetadata, bookie_id: str, stamps: Iterable[in
         first, last = fragment.first_entry_id, fragment.last_entry_id
         if found and (found[-1].stamp, found[-1].last_entry_id + 1) == (fragment.term, first):
             first = found.pop().first_entry_id
+        if metadata.state is LedgerState.CLOSED and last == metadata.last_entry_id:
+            # With what lies behind the end, which nobody reads (R7): a batch that straddles the end would never go.
+            last = ENTRY_ID_MAX
         found.append(ForeignRange(fragment.term, first, last))
     is_open, written = metadata.state is LedgerState.OPEN, metadata.last_fragment
     unfixed = [each for each in found if each.stamp >= written.term and each.last_entry_id >= written.first_entry_id]
