@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import trio.testing
 
 import replog
 from replog.abc import UNBOUNDED, Doubt
+from replog.backends.memory import MemoryStorage
 from replog.bookie.healing import Healing
 from tests.bookie.test_doubt import restart_in_doubt
 from tests.kit import Bookie, Cluster, cluster, read_ledger, until
@@ -55,6 +57,31 @@ async def test_doubt_sinks_to_the_last_undecided_ledger(autojump_clock: trio.tes
             assert below(bookie) == writer.ledger_id + 1
         await healing.heal()
         assert bookie.storage.doubt() == Doubt()
+
+
+async def test_ledger_that_was_deleted_is_fenced_before_the_bookie_vouches(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """L5: its record cannot say with which term; without a fence the deposed writer finds its ack quorum."""
+    async with cluster(1) as world, world.client(quorum=replog.Quorum(1, 1, 1)) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"x")
+            marks = world.bookies[0].storage.marks(writer.ledger_id)
+            assert marks is not None
+            await client.recover_ledger(writer.ledger_id)
+            bookie = world.bookies[0]
+            await bookie.kill()
+            # The end of its journal is gone, with the fence; and the hint of the deletion does not reach it.
+            assert isinstance(bookie.storage.inner, MemoryStorage)
+            bookie.storage.inner._content.ledgers[writer.ledger_id].marks = marks
+            await client.delete_ledger(writer.ledger_id)
+            bookie.storage.doubts = LOSS
+            await bookie.start()
+            await until(lambda: not bookie.storage.doubt().is_unbounded)
+            await Healing(bookie.server, world.metastore).heal()
+            assert bookie.storage.doubt() == Doubt()
+            with pytest.raises(replog.FencedError):
+                await writer.append(b"lost")
 
 
 async def test_new_loss_while_it_heals_is_not_settled(autojump_clock: trio.testing.MockClock) -> None:

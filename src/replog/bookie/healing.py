@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from replog.abc import Metastore
+from replog.bookie.garbage import collect_garbage
 from replog.bookie.server import BookieServer
 from replog.errors import KeyNotFoundError, MetastoreError, StorageError
 from replog.protocol.healing import fence_to_vouch
@@ -59,6 +60,9 @@ class Healing:
         undecided = await self._undecided(doubt.doubted_below)
         below = max(undecided, default=-1) + 1
         if below < doubt.doubted_below:
+            # Behind the listing: a ledger that it lacks was deleted, and is known here without the fence that may be lost. What
+            # is dropped is fenced permanently (L5).
+            await collect_garbage(self._server, self._metastore)
             await self._server.call(lambda: self._server.storage.settle_doubt(doubt, below))
             self._server.look_at_doubt()
             _log.info("bookie %s: it vouches again for ledgers from %d on", self._server.bookie_id, below)

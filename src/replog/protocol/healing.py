@@ -11,6 +11,8 @@ was started, says what that can still harm:
 - OPEN, and the last fragment names this bookie; or IN_RECOVERY: undecided. Plain adds are refused, so a writer replaces this
   bookie or closes the ledger, and a recovery ends: then one of the above holds.
 
+Of a ledger that was deleted there is no record: the bookie drops what it still knows of it, which fences it permanently (L5).
+
 The fence is made durable before the doubt ends. The doubt is a bound on ledger ids, and sinks below the last undecided ledger.
 """
 
