@@ -157,3 +157,18 @@ async def test_trimmed_fragments_and_zombies_leave_every_bookie(autojump_clock: 
             assert {each.first_entry_id for each in bookie.server.storage.ranges(ledger_id)} == {3, 4}
             assert await release(world, bookie) == 0
         assert await read_ledger(client, ledger_id) == [b"3", b"4"]
+
+
+async def test_record_below_the_bookies_term_drops_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """It was restored from an old back-up: the newest record may still be found, and names this bookie."""
+    async with cluster(3) as world, world.client(quorum=TWO) as client:
+        ledger_id = await written(client)
+        key = ledger_key_path(ledger_id)
+        metadata = decode_ledger(key, (await world.metastore.get(key)).value)
+        _, new = await move_off(world, client, ledger_id)
+        await new.server.fence(ledger_id, metadata.term + 1)
+        await change(world, ledger_id, fragments=metadata.fragments)
+        assert await release(world, new) == 0
+        assert len(new.server.storage.ranges(ledger_id)) == 1
+        await change(world, ledger_id, term=metadata.term + 1)
+        assert await release(world, new) == 1

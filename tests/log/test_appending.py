@@ -305,6 +305,9 @@ async def test_a_refused_addition_changes_and_deposes_nothing(autojump_clock: tr
         secret = await written(client, b"no", password=b"secret")
         leaders = await written(client, b"no", job="")
         condemned = await written(client, b"no", job="j", condemned="by a sweep")
+        async with client.create_ledger(custom={"log": "log", "job": "j"}, unbounded=True) as unbounded:
+            await unbounded.append(b"no")
+            await unbounded.finish()
         async with (
             client.write_log("log") as log,
             client.create_ledger(custom={"log": "log", "job": "j"}) as unfinished,
@@ -318,6 +321,7 @@ async def test_a_refused_addition_changes_and_deposes_nothing(autojump_clock: tr
                 (unfinished.ledger_id, LedgerRefusedError, "open, not closed"),
                 (log.ledger_id, LedgerRefusedError, "already"),
                 (leaders, LedgerRefusedError, "only what a job wrote"),
+                (unbounded.ledger_id, LedgerRefusedError, "it is unbounded"),
                 (secret, UnauthorizedError, "password"),
                 (condemned, JobAbandonedError, "job 'j' was given up"),
             ]

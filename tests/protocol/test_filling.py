@@ -159,6 +159,21 @@ def test_batch_that_reaches_into_an_open_fragment_is_not_copied() -> None:
     assert world.holding("d", 0, 99).ranges == ()
 
 
+def test_batch_in_which_a_takeover_ended_its_term_is_copied() -> None:
+    """What it has behind the end is asked for under another stamp: otherwise an open ledger would stay without the copy."""
+    world = World(THREE, [(0, "abc"), (15, "abd")], LedgerState.OPEN, term=2)
+    world.write((3, 3, 3, 4))
+    batch = world.make(13, [b"13", b"14", b"15"])
+    for bookie_id in "ab":
+        world.store(bookie_id, batch)
+    first, last = world.metadata.fragments
+    last = attrs.evolve(last, term=2)
+    world.metadata = attrs.evolve(world.metadata, fragments=(first, last), is_unbounded=True, open_term=2)
+    world.lose("c")
+    assert world.fill(replacements={2: "d"}).replaced == {2: "d"}
+    assert world.holding("d", 0, 14).ranges == ((0, 14, 1),)
+
+
 def test_batch_that_straddles_two_fragments_is_copied_whole() -> None:
     """A recovery's private ensemble changed within a batch: both fragments get it, byte for byte."""
     world = World(THREE, [(0, "abc"), (14, "abd")], last_entry_id=15)

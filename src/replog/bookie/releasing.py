@@ -53,6 +53,9 @@ class Releasing:
         if not ranges or self._bookie.filling.was_filled(ledger_id):
             self._kept.pop(ledger_id, None)
             return
+        marks = await self._bookie.call(lambda: self._bookie.storage.marks(ledger_id))
+        if marks is not None and marks.fence_term > metadata.term:
+            return  # the record is from an old back-up: a newer one, if it is found, may name this bookie
         release = Release(ranges)
         found_here = pieces(release, await self._stored(ledger_id))
         # To drop it once more would change nothing but the version of the record, at each pass.

@@ -77,6 +77,8 @@ def _refusal(ledger: LedgerMetadata, log_name: str, job: str) -> str | None:
         )
     if job and ledger.custom.get(JOB_KEY) != job:
         return f"it was made for job {ledger.custom.get(JOB_KEY)!r}, not {job!r}"
+    if ledger.is_unbounded:
+        return "it is unbounded: it may be trimmed, and the log would lack those positions"
     if ledger.state is not LedgerState.CLOSED:
         return f"it is {ledger.state.value}, not closed: leave its writer, or recover it"
     return None

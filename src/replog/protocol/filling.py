@@ -12,7 +12,8 @@ A filler may be killed at any moment: what it stored is right wherever it stays,
 
 Invariants:
 
-- The fragment's range is fixed, and no batch is copied that reaches into the last fragment of a ledger that is not CLOSED (F2).
+- The fragment's range is fixed, and no batch is copied that reaches into the last fragment of a ledger that is not CLOSED, if it
+  has that fragment's stamp (F2). With an earlier one nobody asks for it there: a takeover ended its term inside the batch.
 - Every copy carries the record's term (F2).
 - The record names a replacement only if it said, after all was stored, that it holds all it should, or all that anybody has (F3).
 - Only indices of the one fragment change (F4).
@@ -409,8 +410,8 @@ def _is_valid(batch: Batch, metadata: LedgerMetadata, fragment: FixedFragment, d
     """True if this can be a batch of the fragment, and nothing shows that it is damaged."""
     fits = batch.ledger_id == metadata.ledger_id and batch.stamp == fragment.term
     fits = fits and batch.stride == metadata.quorum.stride and batch.digest_type is metadata.digest_type
-    # A recovery may have been told that a member of the last ensemble lacks what lies there (R4).
-    is_open = metadata.state is not LedgerState.CLOSED
+    # A recovery may have been told that a member of the last ensemble lacks what lies there, under the stamp of that (R4).
+    is_open = metadata.state is not LedgerState.CLOSED and batch.stamp == metadata.last_fragment.term
     if not fits or (is_open and batch.last_entry_id >= metadata.last_fragment.first_entry_id):
         return False
     if digest is not None:
