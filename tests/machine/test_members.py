@@ -227,6 +227,19 @@ async def test_caller_repeats_by_its_id_after_its_own_restart() -> None:
         assert leader.local.values == {"visits": 4}
 
 
+async def test_unanswered_command_is_repeated_after_its_caller_left() -> None:
+    options = attrs.evolve(OPTIONS, call_timeout_s=2.0)
+    async with cluster(1) as made, member(made) as leader:
+        async with member(made, options=options) as caller:
+            command_id = await caller.next_id()
+            made.bookies[0].wire.is_held = True
+            with pytest.raises(CommandTimeoutError):
+                await caller.call_as(command_id, Counters.add, "visits")
+            made.bookies[0].wire.release()
+        assert await leader.call_as(command_id, Counters.add, "visits") == 1
+        assert await leader.add("visits") == 2
+
+
 async def run_until_cancelled(made: Cluster, task_status: trio.TaskStatus[replog.RunningMachine[Counters]]) -> None:
     async with member(made) as counters:
         task_status.started(counters)

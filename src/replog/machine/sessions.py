@@ -122,9 +122,10 @@ class Session:
                     self.expired(session)
 
     async def close(self) -> None:
-        """Ends the session, if a leader can be reached soon: else it expires."""
+        """Ends the session, if a leader can be reached soon: else it expires. So does one with commands that were not answered:
+        their caller may have kept their ids."""
         session, self._id = self._id, 0
-        if session:
+        if session and not self._unanswered:
             with trio.move_on_after(_FAREWELL_S) as scope:
                 scope.shield = True
                 with suppress(MachineError):  # it expires by itself
