@@ -138,7 +138,7 @@ class SparkJob:
             if len(actions) > 1:
                 raise _second_action(number, *sorted(actions)[:2])
             expected = None if not actions else _tasks_of(self._spark, actions.pop())
-            if expected is not None and expected != len(of_writer):
+            if expected is not None and len(of_writer) < expected:
                 raise ConfigError(
                     f"{len(of_writer)} of {expected} partitions of the job's writer {number} were written: the action failed, "
                     "and the block went on. Let its error leave the block; nothing was committed"
@@ -232,7 +232,8 @@ def _second_action(writer: int, one: str, other: str) -> ConfigError:
 
 
 def _tasks_of(spark: Any, action: str) -> int | None:
-    """How many tasks a stage has; None if Spark does not know any more, or does not tell, as Spark Connect."""
+    """How many tasks a stage has, or its last attempt, which repeats only what was lost; None if Spark does not know any more, or
+    does not tell, as Spark Connect."""
     context = getattr(spark, "sparkContext", None)
     info = None if context is None else context.statusTracker().getStageInfo(int(action))
     return None if info is None else int(info.numTasks)
