@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from replog import Client, ClientOptions, Quorum
-from replog.abc import Damage, Doubt
+from replog.abc import UNBOUNDED, Damage, Doubt
 from replog.backends.memory import MemoryStorage
 from replog.client.administration import BookieStatistics
 from replog.client.audit_notes import AuditNotes, BookieState
@@ -15,11 +15,11 @@ from replog.client.repair_progress import RepairProgress
 from replog.config import BookieOptions
 from replog.hookspecs import AuditEnded, FragmentRepaired
 from replog.protocol.messages import CopyRequest, RangesRequest
-from tests.kit import Cluster, cluster, read_ledger
+from tests.kit import Cluster, cluster, read_ledger, until
 
 QUICK = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0)
 ENTRIES = [b"%d" % number for number in range(20)]
-STATE = BookieState(1.0, 0.0, 0.0)
+STATE = BookieState(1.0, 0.0, 0.0, 0.0)
 
 
 async def written(client: Client, count: int = 1) -> list[int]:
@@ -96,6 +96,19 @@ async def test_damage_and_doubt_make_an_audit_ask_again(autojump_clock: trio.tes
         assert asked(world) == set()
 
 
+async def test_doubt_that_healed_between_two_audits_is_seen(autojump_clock: trio.testing.MockClock) -> None:
+    """The bookie vouches again, with the fences that it made. But the entries that it lost are missing."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await written(client)
+        await client.audit()
+        storage = world.bookies[1].storage
+        storage.doubts = Doubt(UNBOUNDED, UNBOUNDED, ("a page is damaged",))
+        assert isinstance(storage.inner, MemoryStorage)
+        storage.inner._content.ledgers.clear()
+        await until(lambda: storage.doubt() == Doubt(), within_s=300)
+        assert (await client.audit()).under_replicated == 1
+
+
 def test_notes_hold_for_one_version_and_one_state() -> None:
     notes = AuditNotes()
     first = notes.begin({"a": STATE, "b": STATE})
@@ -105,7 +118,7 @@ def test_notes_hold_for_one_version_and_one_state() -> None:
     assert not notes.is_full(7, 2, ["a", "b"])
     assert not notes.is_full(7, 1, ["a", "c"])
     assert not notes.is_full(8, 1, ["a"])
-    notes.begin({"a": STATE, "b": BookieState(1.0, 1.0, 0.0)})
+    notes.begin({"a": STATE, "b": BookieState(1.0, 1.0, 0.0, 0.0)})
     assert notes.is_full(7, 1, ["a"])
     assert not notes.is_full(7, 1, ["b"])
     notes.begin({"a": None})
@@ -119,7 +132,7 @@ def test_note_of_an_older_round_does_not_survive_a_change() -> None:
     """Two audits at once: what one noted before the other saw a change is asked about again."""
     notes = AuditNotes()
     older = notes.begin({"a": STATE})
-    notes.begin({"a": BookieState(2.0, 0.0, 0.0)})
+    notes.begin({"a": BookieState(2.0, 0.0, 0.0, 0.0)})
     notes.note(7, 1, older)
     assert not notes.is_full(7, 1, ["a"])
 

@@ -12,6 +12,7 @@ class Doubt:
 
     def __init__(self, storage: Storage) -> None:
         self.doubted_below = storage.doubt().doubted_below
+        self.raised = 0  # times that every ledger was doubted: a doubt may have come and ended since somebody asked
         self._storage = storage
         self._changed = trio.Event()
 

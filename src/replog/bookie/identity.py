@@ -72,6 +72,7 @@ async def settle_doubt(server: BookieServer, metastore: Metastore, observe: Call
         # Ledgers from this id on did not exist when the storage was opened: it vouches for those.
         next_ledger_id = await _next_ledger_id(metastore)
         await server.call(lambda: server.storage.bound_doubt(next_ledger_id))
+        server.doubt.raised += 1
         server.look_at_doubt()
     doubt = server.storage.doubt()
     if doubt != Doubt():

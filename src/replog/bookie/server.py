@@ -283,6 +283,7 @@ class BookieServer:
             "read_only": float(self.is_read_only),
             "draining": float(self.mode.is_draining),
             "doubted_below_ledger_id": self.doubt.doubted_below,
+            "doubts_raised": self.doubt.raised,
             **({} if self.space.free_bytes is None else {"free_bytes": self.space.free_bytes}),
             **self.traffic.statistics(),
             **self._storage_statistics(),

@@ -27,11 +27,12 @@ class BookieState:
     started_at_s: float
     damage_reports: float
     doubted_below: float
+    doubts_raised: float  # the doubt may have ended since: the bookie heals itself, and what was lost stays lost
 
     @classmethod
     def of(cls, statistics: BookieStatistics) -> BookieState | None:
         """The state; None if this version of a bookie does not tell it."""
-        names = ("started_at_s", "damage_reports", "doubted_below_ledger_id")
+        names = ("started_at_s", "damage_reports", "doubted_below_ledger_id", "doubts_raised")
         numbers = [statistics.numbers.get(name) for name in names]
         if any(each is None for each in numbers):
             return None

@@ -60,6 +60,7 @@ _COUNTERS = {
     "map_growths": "Times that the map grew.",
     "damaged_batches_found": "Damaged batches that were found.",
     "damage_reports": "Damaged batches that observers were told of.",
+    "doubts_raised": "Times that the storage came to doubt all its ledgers.",
     "repair_audits": "Audits by the bookie's own repairs.",
     "repair_failures": "Audits and repairs that the metastore's errors ended.",
     "repair_passes_cut": "Repairs that were begun again, because bookies came, went or were declared lost.",
