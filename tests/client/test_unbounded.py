@@ -186,6 +186,38 @@ async def test_restored_metadata_is_refused_until_its_term_is_raised(
         assert await read_ledger(client, ledger_id) == [b"0", b"new"]
 
 
+async def test_follower_of_restored_metadata_does_not_spin(autojump_clock: trio.testing.MockClock) -> None:
+    """Bookies tell of a term that the record lacks: reading it again and again brings nothing."""
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            await writer.append(b"0")
+        ledger_id = writer.ledger_id
+        key = ledger_key_path(ledger_id)
+        backup = (await world.metastore.get(key)).value
+        async with client.take_over_ledger(ledger_id) as writer:
+            await writer.append(b"lost")
+        newest = (await world.metastore.get(key)).value
+        await world.metastore.put(key, backup, (await world.metastore.get(key)).version)
+        found: list[bytes] = []
+        async with client.open_ledger(ledger_id, follow=True) as reader:
+
+            async def follow() -> None:
+                async for entry in reader:
+                    found.append(entry.data)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follow)
+                for bookie in world.bookies:
+                    bookie.wire.seen.clear()
+                with trio.fail_after(60):
+                    await trio.sleep(30)
+                assert sum(len(bookie.wire.seen) for bookie in world.bookies) < 600, "a few in a second"
+                await world.metastore.put(key, newest, (await world.metastore.get(key)).version)
+                await trio.sleep(5)
+                assert found == [b"0", b"lost"]
+                nursery.cancel_scope.cancel()
+
+
 async def test_takeovers_go_on_below_what_a_lost_record_confirmed(autojump_clock: trio.testing.MockClock) -> None:
     """Bookies prove a higher last add confirmed of terms that are lost: that must not keep them from being fenced."""
     async with cluster() as world, world.client() as client:

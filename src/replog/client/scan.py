@@ -166,6 +166,7 @@ class _Queries:
         if asked.waits:
             self._polling.discard((asked.index, asked.bookie_id))
         is_current = asked.in_round == self._round
+        is_used = True
         if isinstance(answer, Response) and answer.status is Status.OK:
             try:
                 confirmed = self._state.machine.proven(answer.proof)
@@ -181,7 +182,8 @@ class _Queries:
             self._state.fail(UnauthorizedError(self._ledger_id, answer.detail))
         if is_current:
             self._settled |= 1 << asked.index
-            if not (asked.waits and isinstance(answer, BookieError)):
+            # An answer that can't be used comes at once, in each round: a round must take its time all the same.
+            if not (asked.waits and (isinstance(answer, BookieError) or not is_used)):
                 self._heard_from |= 1 << asked.index
         self._state.arrived.set()
 

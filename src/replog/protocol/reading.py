@@ -94,6 +94,7 @@ class LedgerReading:
         self._confirmed = metadata.last_fragment.first_entry_id - 1
         self._last_term = metadata.last_fragment.term
         self._ahead = (0, -1)  # a stamp that the record lacks, and the highest last add confirmed with it
+        self._sought = (0, -1)  # what the record was read again for
         self._takes_guests = True  # while an answer has room for batches of all rotations of its bookie
         self._stage = _Stage.READING
         self._effects: list[Effect] = []
@@ -164,7 +165,9 @@ class LedgerReading:
             self.last_add_confirmed_heard(last_add_confirmed)
         elif self._stage is not _Stage.DONE and last_add_confirmed > self.last_readable:
             self._ahead = max(self._ahead, (stamp, last_add_confirmed))
-            if self._stage is _Stage.READING:
+            # Where the record is from an old back-up, it lacks that term however often it is read.
+            if self._stage is _Stage.READING and (stamp, last_add_confirmed) > self._sought:
+                self._sought = (stamp, last_add_confirmed)
                 self._move("a later term was heard of")
                 self._effects.append(ReadMetadata(self.metadata.ledger_id))
 
