@@ -34,7 +34,7 @@ SMALL = FilesOptions(journal_file_bytes=64 << 10)
     [
         FilesOptions(),
         pytest.param(SMALL, marks=pytest.mark.long),
-        FilesOptions(journal_file_bytes=70_001, spare_files=0),
+        pytest.param(FilesOptions(journal_file_bytes=70_001, spare_files=0), marks=pytest.mark.long),
     ],
 )
 def test_exam(tmp_path: Path, options: FilesOptions) -> None:

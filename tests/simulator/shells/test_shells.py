@@ -30,6 +30,7 @@ def test_no_seed_breaks_a_rule(seed: int) -> None:
     assert run(seed).violation is None, f"python -m tests.simulator --shells --first {seed} --seeds 1 --trace"
 
 
+@pytest.mark.long
 def test_what_must_happen_happened() -> None:
     """No violation means nothing where nothing happened."""
     seeds = {*range(SEEDS), DOUBTING, RARE, LOSSY}

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.inspecting import find_place, inspect_entry_logs, inspect_indexes
-from replog.backends.files.record import PAGE_BYTES, payload_checksum
+from replog.backends.files.inspecting.inspected_file import InspectedFile
+from replog.backends.files.record import PAGE_BYTES, FileHeader, payload_checksum
 from replog.backends.inspection.reports import EntryLogReport, IndexedBatch, IndexReport, RecordReport
 from replog.protocol.batch import Batch
 from replog.testing.storage_exam import make_batch
@@ -174,6 +177,27 @@ def test_an_index_is_compared_with_its_log_file(tmp_path: Path) -> None:
     assert report.verified_batches < report.batches
     listed = list(inspect_indexes(find_place(str(index)), with_batches=True, verify=True))
     assert [each.problem for each in listed if isinstance(each, IndexedBatch) and each.problem]
+
+
+def test_an_index_is_right_when_its_log_file_is_recycled_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "st"
+    make_filled(path)
+    journal = path / "journal"
+    real = InspectedFile.file_header
+
+    def recycled_at_once(file: InspectedFile) -> FileHeader | None:
+        header = real(file)
+        if file.name == "000000000001.journal" and file.is_in_place():
+            used_again = (journal / file.name).rename(journal / "000000000099.journal")
+            used_again.write_bytes((journal / "000000000002.journal").read_bytes())
+        return header
+
+    monkeypatch.setattr(InspectedFile, "file_header", recycled_at_once)
+    report = index_at(journal / "000000000001.index", verify=True)
+    assert [problem.kind for problem in report.problems] == ["gone"]
+    assert report.verified_batches is None
 
 
 def test_index_problem_is_shown_when_it_lacks_a_batch(tmp_path: Path) -> None:

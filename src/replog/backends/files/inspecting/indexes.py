@@ -155,6 +155,7 @@ class _Comparison:
         self._by_offset: dict[int, tuple[_Identity, int, int]] = {}
         self._ledgers = {entry.ledger_id for entry in index.entries}
         self._deleted: LedgerRanges | None = None
+        self._differences: list[tuple[int, str]] = []  # offsets in the log file, and reasons
         for entry, (first, last, offset, stride, size, checksum) in _rows_of(index):
             self._by_offset[offset] = (entry.ledger_id, entry.stamp, first, last, stride), size, checksum
         self._identities = {identity for identity, _, _ in self._by_offset.values()}
@@ -167,13 +168,17 @@ class _Comparison:
         log = InspectedLog(path, header.number, header.is_journal, header.identity, inspection.progress)
         verified = sum(map(self._is_verified, log.batches()))
         inspection.report.problems += log.problems
-        if log.scan is None:
-            # There is nothing to compare with, and `log.problems` says why.
+        if log.scan is None or any(problem.kind == "gone" for problem in log.problems):
+            # There is nothing to compare with, and `log.problems` says why. A bookie that runs may use a file again at any
+            # moment, and what was read of it is of two lives then.
             return
         if log.scan.end != header.end_bytes:
             inspection.damaged(0, f"it says that the log file ends at {header.end_bytes}, it does at {log.scan.end}")
         for offset in self._by_offset:
             self._differs(offset, "the log file has no such batch here")
+        for offset, reason in self._differences:
+            inspection.damaged(offset, reason)
+        inspection.reasons.update(self._differences)
         inspection.report.verified_batches = verified
 
     def _is_verified(self, batch: FoundBatch) -> bool:
@@ -191,8 +196,7 @@ class _Comparison:
         return False
 
     def _differs(self, offset: int, reason: str) -> None:
-        self._inspection.reasons[offset] = reason
-        self._inspection.damaged(offset, reason)
+        self._differences.append((offset, reason))
 
     def _is_deleted(self, ledger_id: int) -> bool:
         """True if nothing of this ledger need be indexed. Without a storage around the file that is not known."""
