@@ -20,7 +20,7 @@ from replog.machine.member import Member
 from replog.machine.surroundings import LogOptions
 from replog.protocol.digest import DigestType
 from replog.protocol.model import Position
-from tests.kit import ONE, Cluster, cluster
+from tests.kit import ONE, Cluster, cluster, until
 from tests.machine.counters import OPTIONS, Counters, member
 
 EVERY_10 = attrs.evolve(OPTIONS, snapshot_every=10)
@@ -156,15 +156,28 @@ async def test_snapshot_that_is_not_whole_does_not_count(records: list[bytes]) -
         assert await load(client) == b"whole"
 
 
-async def test_log_that_was_trimmed_without_a_snapshot_stops_the_member() -> None:
+@pytest.mark.parametrize("is_idle", [False, True])
+async def test_log_that_was_trimmed_without_a_snapshot_stops_the_member(is_idle: bool) -> None:
+    """Also if nothing is left but leaders: else the next one would begin the machine again, without its state."""
     async with cluster(1) as made, made.client(quorum=ONE) as client:
-        for _ in range(2):
+        for number in range(2):
             async with member(made) as leader:
-                await leader.add("visits")
+                if number and is_idle:
+                    await until(lambda: leader.status.leads_from is not None)
+                else:
+                    await leader.add("visits")
         await client.trim_log("counters", before="2:0")
         with pytest.raises(UnknownCommandError, match="it was trimmed"):
             async with member(made):
                 await trio.sleep(60)
+
+
+async def test_machine_begins_again_when_its_log_was_deleted() -> None:
+    async with cluster(1) as made, made.client(quorum=ONE) as client:
+        for _ in range(2):
+            async with member(made) as leader:
+                assert await leader.add("visits") == 1
+            await client.delete_log("counters")
 
 
 async def test_member_that_was_away_while_the_log_was_trimmed_stops_without_a_snapshot() -> None:

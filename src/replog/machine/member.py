@@ -232,13 +232,13 @@ class Member:
             leader = Leader(self.core, log, nursery, self._options, current_chance(), applied)
             try:
                 # What is behind this entry in the log was appended by this leader, or by a later one.
-                lead, begin = self._entry(Kind.LEAD), self._entry(Kind.BEGIN)
+                lead = self._entry(Kind.LEAD)
                 began = await log.append(lead.encode())
                 await self._catch_up(began, log.ledger_id)
                 # The same entry as in the log: its time counts, too, even if this clock goes back now.
                 self.core.apply(began, lead)
                 if not self.core.has_begun:
-                    self.core.apply(await log.append(begin.encode()), begin)
+                    await self._begin(log)
                 self.caught_up.set()
                 self._applied()
                 self.leads_from, self.reception.leader = began, leader
@@ -253,6 +253,19 @@ class Member:
                 leader.fail(trio.ClosedResourceError("this member is left"))
             assert leader.error is not None, "it has ended"
             raise leader.error
+
+    async def _begin(self, log: LogWriter) -> None:
+        """Writes that the machine begins here. Raises `BeginningGoneError` if it has begun before, and that was trimmed."""
+        head = await self._logs.log_metadata(self.name)
+        # A log that was deleted keeps its numbers: there, they do not tell whether the new one was trimmed.
+        if head.first_segment_number > 1 and not head.deletions:
+            # Once it is confirmed, this leader is the last one: nobody else began meanwhile, saved a snapshot and trimmed.
+            await log.append(self._entry(Kind.BARRIER).encode())
+            raise BeginningGoneError(
+                f"log {self.name!r} has no beginning: it was trimmed, and this program can read no snapshot of its machine"
+            )
+        begin = self._entry(Kind.BEGIN)
+        self.core.apply(await log.append(begin.encode()), begin)
 
     def _entry(self, kind: Kind) -> MachineEntry:
         return MachineEntry(kind, time_ns=current_chance().time_ns(), body=self.member_id.encode())

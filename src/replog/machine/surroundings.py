@@ -23,7 +23,7 @@ from replog.errors import ConfigError, MetastoreCorruptError
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.protocol.digest import DigestType
-from replog.protocol.model import LedgerMetadata, Position, Segment
+from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 from replog.records.bookies import BookieAddress, Endpoint, decode_address, encode_address
 from replog.records.paths import log_key_path
@@ -63,6 +63,9 @@ class Logs(Protocol):
 
     async def log_segments(self, name: str) -> list[Segment]:
         """As `Client.log_segments`."""
+
+    async def log_metadata(self, name: str) -> LogMetadata:
+        """As `Client.log_metadata`."""
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """As `Client.ledger_metadata`."""
