@@ -462,6 +462,25 @@ def test_record_that_was_rolled_back_is_not_written() -> None:
     assert starts(cluster.metadata()) == [(0, 1), (1, 4)]
 
 
+def test_takeover_that_met_a_higher_fence_opens_nothing() -> None:
+    """Q4: one bookie knows the lost terms, the others suffice, and the metastore is slower than they are. Rule T1."""
+    cluster = unbounded()
+    old = cluster.metadata()
+    written(cluster, b"a")
+    for nonce in ("w2", "w3"):
+        lost = cluster.takeover(nonce)
+        lost.claim()
+        lost.deliver(SendFence, "b3")
+    cluster.change(old)
+    w4 = cluster.takeover("w4")
+    w4.claim()
+    w4.run_without(ReadMetadata)
+    assert cluster.metadata().state is LedgerState.IN_RECOVERY, "its writer would be another one of term 2"
+    w4.run()
+    assert isinstance(w4.error, LedgerRolledBackError)
+    assert w4.error.term == 3
+
+
 def test_two_clients_of_one_term_never_mix() -> None:
     """Q4: the record was rolled back by exactly one term, so no fence is higher. Rule T3."""
     cluster = unbounded()

@@ -378,7 +378,8 @@ class LedgerRecovery(LedgerMachine):
         assert self._last_entry_id >= self._back.start, "what is known to be confirmed is not cut off"
         if self._back.members.choosing or self._back.written_through < self._last_entry_id:
             return
-        if self._takes_over and not self._are_members_there():
+        # With a higher fence somewhere, the record that is being read ends this client, whatever else was found (T1).
+        if self._higher_term or (self._takes_over and not self._are_members_there()):
             return
         self._move("all written back")
         self._propose_end()
