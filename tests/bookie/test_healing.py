@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import trio
 import trio.testing
 
 import replog
 from replog.abc import UNBOUNDED, Doubt
 from replog.backends.memory import MemoryStorage
 from replog.bookie.healing import Healing
+from replog.config import BookieOptions
 from tests.bookie.test_doubt import restart_in_doubt
 from tests.kit import Bookie, Cluster, cluster, read_ledger, until
 
@@ -28,7 +30,8 @@ def below(bookie: Bookie) -> int:
 
 
 async def test_bookie_vouches_again_when_all_ledgers_are_closed(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(2) as world, world.client(quorum=TWO) as client:
+    healing = BookieOptions(storage="memory", heal="auto")
+    async with cluster(2, healing) as world, world.client(quorum=TWO) as client:
         async with client.create_ledger() as closed:
             await closed.append(b"x")
         async with client.create_ledger() as deposed:
@@ -42,6 +45,16 @@ async def test_bookie_vouches_again_when_all_ledgers_are_closed(autojump_clock: 
         assert marks.fence_term >= 2
         assert bookie.server.statistics()["doubted_below_ledger_id"] == 0
         assert await read_ledger(client, closed.ledger_id) == [b"x"]
+
+
+async def test_doubt_stays_unless_healing_is_asked_for(autojump_clock: trio.testing.MockClock) -> None:
+    """A deleted ledger of which the bookie lost everything can't be fenced: only an operator knows that there is none."""
+    async with cluster(2) as world, world.client(quorum=TWO) as client:
+        async with client.create_ledger() as closed:
+            await closed.append(b"x")
+        bookie = await in_doubt(world)
+        await trio.sleep(600)
+        assert below(bookie) == closed.ledger_id + 1
 
 
 async def test_doubt_sinks_to_the_last_undecided_ledger(autojump_clock: trio.testing.MockClock) -> None:

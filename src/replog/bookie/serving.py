@@ -96,7 +96,8 @@ async def serving(
                     nursery.start_soon(registration.run)
                     maintenance.start()
                     nursery.start_soon(keep_doubt_bounded, server, metastore, observe)
-                    nursery.start_soon(Healing(server, metastore).run)
+                    if options.heal == "auto":
+                        nursery.start_soon(Healing(server, metastore).run)
                     yield bookie
                 finally:
                     maintenance.is_left = True

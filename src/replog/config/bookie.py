@@ -72,6 +72,13 @@ class BookieOptions(Checked):
     )
     repair_placement: str = option("random", "URL of the placement policy by which repairs choose other bookies.")
 
+    heal: str = option(
+        "off",
+        "`auto`: a bookie that lost something vouches again for ledgers whose records allow it (B8). "
+        "Not where ledgers are deleted or trimmed while writers may be paused.",
+        _off_or_auto,
+    )
+
     def contradictions(self) -> list[str]:
         """Faults of options that are valid one by one, but not together."""
         # Between the two limits a bookie stays as it is. With one limit, every
