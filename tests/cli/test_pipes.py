@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -202,6 +203,10 @@ async def test_reading_stops_no_other_task(monkeypatch: pytest.MonkeyPatch, pipe
         await read_input()
     assert scope.cancelled_caught
     os.write(writing, b"x")  # the thread that was left behind ends
+    with trio.fail_after(PATIENCE_S):
+        # It must have read before the descriptor is closed: the next pipe has the same number.
+        while select.select([reading], [], [], 0)[0]:  # noqa: ASYNC110 - the kernel tells, but not trio
+            await trio.sleep(0.001)
     os.close(writing)
 
 
@@ -213,10 +218,11 @@ async def test_all_is_written_to_a_pipe_that_takes_little(
     os.set_blocking(writing, False)
     data = os.urandom(300_000)
     found = b""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(write_output, data)
-        while len(found) < len(data):
-            found += await trio.to_thread.run_sync(os.read, reading, 1 << 16)
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write_output, data)
+            while len(found) < len(data):
+                found += await trio.to_thread.run_sync(os.read, reading, 1 << 16, abandon_on_cancel=True)
     assert found == data
 
 
