@@ -106,7 +106,7 @@ MUTANTS = (
     _mutant(
         "serves-before-replay",
         "member",
-        "                await self._catch_up(term)\n",
+        "                await self._catch_up(began, log.ledger_id)\n",
         "",
         "a new leader serves without what was confirmed before",
     ),

@@ -412,7 +412,7 @@ class LedgerWriter:
         """Sends what has gathered, and goes on as usual."""
     def finish(self) -> None:
         """Confirms what was pushed, and closes the ledger, even an unbounded one: nobody can take it over any more. Raises as
-        `aclose`."""
+        `aclose`; and again why the writer failed, or `trio.ClosedResourceError` once it was left: then the ledger stays open."""
     def close(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 
