@@ -218,11 +218,11 @@ class TakeoverFailedError(LogError, TransientError):
 
 
 class JobAbandonedError(LogError):
-    """A sweep gave up the job that made the ledgers: they are being deleted, and can never be added. Has `job` and `ledger_id`.
+    """A sweep gave up the job: its ledgers are being deleted, and can never be added. Has `job`, and `ledger_id`, or None.
 
     Retry: the whole job, with new ledgers. Outcome: not written; this job can never commit."""
 
-    def __init__(self, log_name: str, message: str, job: str, ledger_id: int) -> None:
+    def __init__(self, log_name: str, message: str, job: str, ledger_id: int | None) -> None:
         super().__init__(log_name, message)
         self.job = job
         self.ledger_id = ledger_id

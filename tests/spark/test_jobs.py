@@ -17,7 +17,7 @@ import replog
 import replog.blocking
 import replog.spark
 from replog.client.endings import copy_for_raise
-from replog.errors import ConfigError, FencedError, LedgerNotFoundError
+from replog.errors import ConfigError, FencedError, JobAbandonedError, LedgerNotFoundError
 from replog.records.paths import job_key_path
 from replog.spark.committing import Job, append_job
 from replog.spark.jobs import SparkJob, TaskEntries, TaskWriter, parts_of, write_part
@@ -58,6 +58,7 @@ async def registered(client: replog.Client) -> list[str]:
 async def test_only_the_first_attempt_that_ends_counts(autojump_clock: trio.testing.MockClock) -> None:
     """Speculation: two attempts write at once, and a third begins when the first has ended."""
     async with cluster() as world, world.client() as client:
+        await client._ledgers.jobs.begin("log", "job")
         ended: list[int | None] = []
 
         async def attempt(number: int) -> None:
@@ -75,6 +76,7 @@ async def test_only_the_first_attempt_that_ends_counts(autojump_clock: trio.test
 
 async def test_parts_are_committed_by_writer_and_partition(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
+        await client._ledgers.jobs.begin("log", "job")
         await part(client, 1, b"4", writer=1, action="8")
         await part(client, 10, b"3")
         await part(client, 2, b"2")
@@ -97,6 +99,7 @@ async def test_parts_are_committed_by_writer_and_partition(autojump_clock: trio.
 
 async def test_a_second_action_with_one_writer_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
+        await client._ledgers.jobs.begin("log", "job")
         ledger_id = await part(client, 0, b"a")
         with pytest.raises(ConfigError, match=r"writer 0 serves one action.*stages 7 and 9"):
             await part(client, 0, b"b", action="9")
@@ -112,6 +115,7 @@ async def test_a_job_whose_action_failed_is_not_committed_in_part(autojump_clock
     """The block went on after the error. Spark knows how many tasks the stage had; or those of its last attempt, which has fewer
     if an executor was lost with what the others had written for it."""
     async with cluster() as world, world.client() as client:
+        await client._ledgers.jobs.begin("log", "job")
         await part(client, 0, b"a")
         await part(client, 1)
         for tasks, is_refused in ((3, True), (2, False), (1, False), (None, False)):
@@ -133,6 +137,22 @@ async def test_an_aborted_job_leaves_nothing_and_never_commits(autojump_clock: t
         with pytest.raises(LedgerNotFoundError):
             await append_job(client, OPTIONS, BINARY_VALUES, Job("job", (ledger_ids[0] or 0,), None))
         assert await client.ledgers() == []
+
+
+async def test_a_job_that_a_sweep_gave_up_commits_no_part_of_it(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of its first writer are forgotten when those of its second one are registered."""
+    monkeypatch.setattr("replog.log.sweeping.PENDING_KEPT_S", 0.0)  # as if the first ones were older
+    async with cluster() as world, world.client() as client:
+        await client._ledgers.jobs.begin("log", "job")
+        await part(client, 0, b"a")
+        await part(client, 1, b"b")
+        await client.sweep_log("log", job="job")
+        assert await registered(client) == ["ended"]
+        await part(client, 0, b"c", writer=1, action="8")
+        with pytest.raises(JobAbandonedError, match="a sweep gave it up while it ran"):
+            await parts_of(client, "log", "job")
 
 
 async def test_parts_without_rows_outlive_sweeps_of_others(autojump_clock: trio.testing.MockClock) -> None:

@@ -21,7 +21,15 @@ from replog.errors import (
 )
 from replog.protocol.model import JobLedger, JobPart
 from replog.records.logs import decode_job_ledger, decode_job_part, encode_job_ledger, encode_job_part
-from replog.records.paths import PART_PREFIX, job_key_path, job_part_key_path, log_jobs_key_path
+from replog.records.paths import (
+    BEGUN_WORD,
+    BEGUN_WRITER,
+    PART_PREFIX,
+    job_begun_key_path,
+    job_key_path,
+    job_part_key_path,
+    log_jobs_key_path,
+)
 
 LOG_KEY = "log"
 JOB_KEY = "job"
@@ -80,6 +88,15 @@ class JobRecords:
         parts = tuple(word for word in words if word.startswith(PART_PREFIX))
         return RegisteredJob(key, ledger_ids, _ENDED_WORD in words, parts)
 
+    async def begin(self, log: str, job: str) -> None:
+        """Registers a job that is going to commit by its parts. Raises `MetastoreError`."""
+        begun = JobPart(log, job, BEGUN_WRITER, 0, None, 0, "", self._time_ms())
+        await self.create(job_begun_key_path(log, job), encode_job_part(begun))
+
+    async def has_begun(self, log: str, job: str) -> bool:
+        """False once a sweep has given the job up: then some of its parts may be forgotten. Raises `MetastoreError`."""
+        return await self.part(job_begun_key_path(log, job)) is not None
+
     async def claim(self, part: JobPart) -> JobPart:
         """Writes down what a task wrote, unless another attempt at it was first; returns what holds. Raises `MetastoreError`."""
         key = job_part_key_path(part.log_name, part.job, part.writer, part.partition)
@@ -102,7 +119,9 @@ class JobRecords:
         key = job_key_path(log, job)
         found = await self._read(f"listing {key}", lambda: self._records.metastore.values(key))
         parts = [
-            decode_job_part(f"{key}/{word}", each.value) for word, each in found.items() if word.startswith(PART_PREFIX)
+            decode_job_part(f"{key}/{word}", each.value)
+            for word, each in found.items()
+            if word.startswith(PART_PREFIX) and word != BEGUN_WORD
         ]
         return sorted(parts, key=lambda each: (each.writer, each.partition))
 

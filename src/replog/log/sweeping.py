@@ -28,7 +28,7 @@ from replog.log.catalog import finish
 from replog.log.checking import AT_ONCE, JOB_KEY
 from replog.log.log_driver import PENDING_KEPT_S, LogDriver, no_ledger
 from replog.protocol.sweeping import LogSweeping
-from replog.records.paths import job_key_path, log_key_path
+from replog.records.paths import BEGUN_WORD, job_key_path, log_key_path
 from replog.runtime.nursery import for_each
 
 _NAMED_MAX = (
@@ -169,6 +169,9 @@ class _Sweep:
         await for_each(forget, job.ledger_ids, AT_ONCE)
         if left:
             return
+        if BEGUN_WORD in job.part_words:
+            # Before all other parts: a driver that is alive after all finds it gone, and does not commit what is left of them.
+            await self._jobs.forget(job.key, BEGUN_WORD)
         await for_each(lambda word: self._jobs.forget(job.key, word), job.part_words, AT_ONCE)
         if job.is_ended:
             await self._jobs.forget(job.key, None)

@@ -31,6 +31,8 @@ _PAGES_WORD = "pages"
 _PENDING_WORD = "pending"
 _JOBS_WORD = "jobs"
 PART_PREFIX = "part-"  # of a word below a job's key
+BEGUN_WRITER = -1  # the part that a job registers first, and a sweep forgets first
+BEGUN_WORD = f"{PART_PREFIX}{BEGUN_WRITER}-0"
 _JOB_WORD_DIGITS = 32
 
 # -- ledgers ------------------------------------------------------------------------------------------------------
@@ -147,6 +149,11 @@ def job_key_path(name: str, job: str) -> str:
 def job_part_key_path(name: str, job: str, writer: int, partition: int) -> str:
     """The key of one part of a job: of one partition of one of its writers. Raises `ConfigError`."""
     return f"{job_key_path(name, job)}/{PART_PREFIX}{writer}-{partition}"
+
+
+def job_begun_key_path(name: str, job: str) -> str:
+    """The key that a job has from its beginning until a sweep gives it up. Raises `ConfigError`."""
+    return f"{job_key_path(name, job)}/{BEGUN_WORD}"
 
 
 def _name_problem(name: object) -> str | None:

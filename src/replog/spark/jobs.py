@@ -20,7 +20,7 @@ import attrs
 from pyspark import TaskContext
 
 import replog
-from replog.errors import ConfigError, ReplogError
+from replog.errors import ConfigError, JobAbandonedError, ReplogError
 from replog.protocol.model import JobPart
 from replog.records.paths import job_part_key_path
 from replog.spark.committing import Job, abort_job, check_log, commit_job, is_committed
@@ -86,6 +86,8 @@ class SparkJob:
             raise ConfigError("this job was entered before: make another one with replog.spark.job")
         check_log(self._options, BINARY_VALUES)
         self._is_committed = is_committed(self._options)
+        if not self._is_committed:
+            self._options.run(lambda client: client._ledgers.jobs.begin(self._options.log, self._name))
         self._is_open = True
         return self
 
@@ -111,7 +113,7 @@ class SparkJob:
         if error is None:
             try:
                 self._commit()
-            except ConfigError as problem:
+            except (ConfigError, JobAbandonedError) as problem:
                 self._give_up(problem)
                 raise
         else:
@@ -214,8 +216,16 @@ async def write_part(
 
 
 async def parts_of(client: replog.Client, log: str, name: str) -> list[JobPart]:
-    """The parts of a job, by writer and partition. Raises `MetastoreError`."""
-    return await client._ledgers.jobs.parts(log, name)
+    """The parts of a job, by writer and partition. Raises `JobAbandonedError` if some may be forgotten, `MetastoreError`."""
+    jobs = client._ledgers.jobs
+    parts = await jobs.parts(log, name)
+    # Behind the listing: a sweep forgets first that the job has begun, and then its parts.
+    if not await jobs.has_begun(log, name):
+        problem = (
+            "a sweep gave it up while it ran, and may have deleted what it wrote: run it again; nothing was committed"
+        )
+        raise JobAbandonedError(log, f"job {name}: {problem}", name, None)
+    return parts
 
 
 def _of_same_action(part: JobPart, action: str) -> JobPart:
