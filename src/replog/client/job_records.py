@@ -6,19 +6,12 @@ log names it, or once it is deleted. So a directory has only the ledgers of jobs
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 import attrs
-import trio
 
 from replog.client.ledger_records import LedgerRecords
-from replog.errors import (
-    KeyExistsError,
-    KeyNotFoundError,
-    MetastoreUnavailableError,
-    MetastoreUncertainError,
-)
+from replog.errors import KeyNotFoundError
 from replog.protocol.model import JobLedger, JobPart
 from replog.records.logs import decode_job_ledger, decode_job_part, encode_job_ledger, encode_job_part
 from replog.records.paths import (
@@ -34,8 +27,6 @@ from replog.records.paths import (
 LOG_KEY = "log"
 JOB_KEY = "job"
 _ENDED_WORD = "ended"  # a job that a sweep gave up, or that has committed and left something
-
-Value = TypeVar("Value")
 
 
 @attrs.frozen
@@ -60,30 +51,17 @@ class JobRecords:
         log, job = custom.get(LOG_KEY), custom.get(JOB_KEY)
         if log and job:
             value = encode_job_ledger(JobLedger(log, job, ledger_id, self._time_ms()))
-            await self.create(f"{job_key_path(log, job)}/{ledger_id}", value)
-
-    async def create(self, key: str, value: bytes) -> bool:
-        """Creates a key. False if it exists: also if an earlier request of this call has created it, whose answer was lost.
-        Raises `MetastoreError`."""
-        deadline = trio.current_time() + self._records.timeout_s
-        while True:
-            try:
-                await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))
-                return True
-            except KeyExistsError:
-                return False
-            except MetastoreUncertainError as error:
-                await self._records.pause(deadline, error)
+            await self._records.create_key(f"{job_key_path(log, job)}/{ledger_id}", value)
 
     async def keys(self, log: str) -> list[str]:
         """The keys of all jobs that have something registered for a log. Raises `MetastoreError`."""
         parent = log_jobs_key_path(log)
-        words = await self._read(f"listing {parent}", lambda: self._records.metastore.children(parent))
+        words = await self._records.read(f"listing {parent}", lambda: self._records.metastore.children(parent))
         return [f"{parent}/{word}" for word in words]
 
     async def job(self, key: str) -> RegisteredJob:
         """What is registered below the key of a job. Raises `MetastoreError`."""
-        words = await self._read(f"listing {key}", lambda: self._records.metastore.children(key))
+        words = await self._records.read(f"listing {key}", lambda: self._records.metastore.children(key))
         ledger_ids = tuple(sorted(int(word) for word in words if word.isdigit()))
         parts = tuple(word for word in words if word.startswith(PART_PREFIX))
         return RegisteredJob(key, ledger_ids, _ENDED_WORD in words, parts)
@@ -91,7 +69,7 @@ class JobRecords:
     async def begin(self, log: str, job: str) -> None:
         """Registers a job that is going to commit by its parts. Raises `MetastoreError`."""
         begun = JobPart(log, job, BEGUN_WRITER, 0, None, 0, "", self._time_ms())
-        await self.create(job_begun_key_path(log, job), encode_job_part(begun))
+        await self._records.create_key(job_begun_key_path(log, job), encode_job_part(begun))
 
     async def has_begun(self, log: str, job: str) -> bool:
         """False once a sweep has given the job up: then some of its parts may be forgotten. Raises `MetastoreError`."""
@@ -101,7 +79,7 @@ class JobRecords:
         """Writes down what a task wrote, unless another attempt at it was first; returns what holds. Raises `MetastoreError`."""
         key = job_part_key_path(part.log_name, part.job, part.writer, part.partition)
         claimed = attrs.evolve(part, created_at_ms=self._time_ms())
-        if await self.create(key, encode_job_part(claimed)):
+        if await self._records.create_key(key, encode_job_part(claimed)):
             return claimed
         # Another attempt has it, or this one, whose answer was lost: the ledger tells them apart.
         return await self.part(key) or claimed
@@ -109,7 +87,7 @@ class JobRecords:
     async def part(self, key: str) -> JobPart | None:
         """The part of a job with this key; None if no attempt has ended. Raises `MetastoreError`."""
         try:
-            found = await self._read(f"reading {key}", lambda: self._records.metastore.get(key))
+            found = await self._records.read(f"reading {key}", lambda: self._records.metastore.get(key))
         except KeyNotFoundError:
             return None
         return decode_job_part(key, found.value)
@@ -117,7 +95,7 @@ class JobRecords:
     async def parts(self, log: str, job: str) -> list[JobPart]:
         """The parts of a job, by writer and partition. Raises `MetastoreError`."""
         key = job_key_path(log, job)
-        found = await self._read(f"listing {key}", lambda: self._records.metastore.values(key))
+        found = await self._records.read(f"listing {key}", lambda: self._records.metastore.values(key))
         parts = [
             decode_job_part(f"{key}/{word}", each.value)
             for word, each in found.items()
@@ -128,7 +106,7 @@ class JobRecords:
     async def registered_at_ms(self, key: str, ledger_id: int) -> int | None:
         """When a ledger of a job was registered, by its creator's clock; None if it is not any more."""
         try:
-            found = await self._read(
+            found = await self._records.read(
                 f"reading {key}/{ledger_id}", lambda: self._records.metastore.get(f"{key}/{ledger_id}")
             )
         except KeyNotFoundError:
@@ -137,24 +115,8 @@ class JobRecords:
 
     async def end(self, key: str) -> None:
         """Writes down that a job has ended, so that a sweep that is cut short is ended by the next. Raises `MetastoreError`."""
-        await self.create(f"{key}/{_ENDED_WORD}", b"{}\n")
+        await self._records.create_key(f"{key}/{_ENDED_WORD}", b"{}\n")
 
     async def forget(self, key: str, what_of_it: int | str | None) -> None:
         """Forgets a ledger or a part of a job; None: that the job has ended. Raises `MetastoreError`."""
-        what = f"{key}/{_ENDED_WORD if what_of_it is None else what_of_it}"
-        deadline = trio.current_time() + self._records.timeout_s
-        while True:
-            try:
-                return await self._records.persist(f"deleting {what}", lambda: self._records.metastore.delete(what))
-            except KeyNotFoundError:
-                return None
-            except MetastoreUncertainError as error:
-                # Deleting twice is deleting once.
-                await self._records.pause(deadline, error)
-
-    async def _read(self, what: str, read: Callable[[], Awaitable[Value]]) -> Value:
-        try:
-            return await self._records.persist(what, read)
-        except MetastoreUncertainError as error:
-            # A read changes nothing, so nothing is uncertain.
-            raise MetastoreUnavailableError(f"{what}: {error}") from error
+        await self._records.delete_key(f"{key}/{_ENDED_WORD if what_of_it is None else what_of_it}")

@@ -69,16 +69,46 @@ class LedgerRecords:
         kind = MetastoreUnavailableError if isinstance(last, TransientError) else MetastoreError
         raise kind(f"{what}: the metastore failed for {self.timeout_s} s: {last}") from last
 
+    async def read(self, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
+        """As `persist`, for a call that changes nothing: a lost answer leaves nothing uncertain, and is
+        `MetastoreUnavailableError`."""
+        try:
+            return await self.persist(what, call)
+        except MetastoreUncertainError as error:
+            raise MetastoreUnavailableError(f"{what}: {error}") from error
+
+    async def create_key(self, key: str, value: bytes) -> bool:
+        """Creates a key. False if it exists: also if an earlier request of this call has created it, whose answer was lost.
+        Raises `MetastoreError`."""
+        deadline = trio.current_time() + self.timeout_s
+        while True:
+            try:
+                await self.persist(f"creating {key}", lambda: self.metastore.create(key, value))
+                return True
+            except KeyExistsError:
+                return False
+            except MetastoreUncertainError as error:
+                await self.pause(deadline, error)
+
+    async def delete_key(self, key: str) -> None:
+        """Deletes a key, if there is one. Raises `MetastoreError`."""
+        deadline = trio.current_time() + self.timeout_s
+        while True:
+            try:
+                return await self.persist(f"deleting {key}", lambda: self.metastore.delete(key))
+            except KeyNotFoundError:
+                return None
+            except MetastoreUncertainError as error:
+                # Otherwise repeat it: deleting twice is deleting once.
+                await self.pause(deadline, error)
+
     async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """A ledger's record and its version. Raises `LedgerNotFoundError`, `MetastoreError`."""
         key = ledger_key_path(ledger_id)
         try:
-            found = await self.persist(f"reading ledger {ledger_id}", lambda: self.metastore.get(key))
+            found = await self.read(f"reading ledger {ledger_id}", lambda: self.metastore.get(key))
         except KeyNotFoundError as error:
             raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
-        except MetastoreUncertainError as error:
-            # A read changes nothing, so nothing is uncertain.
-            raise MetastoreUnavailableError(f"reading ledger {ledger_id}: {error}") from error
         return decode_ledger(key, found.value), found.version
 
     async def new_id(self) -> int:
@@ -116,17 +146,8 @@ class LedgerRecords:
                 raise
 
     async def delete(self, ledger_id: int) -> None:
-        """Deletes a ledger's record, if there is one."""
-        key = ledger_key_path(ledger_id)
-        deadline = trio.current_time() + self.timeout_s
-        while True:
-            try:
-                return await self.persist("deleting a ledger", lambda: self.metastore.delete(key))
-            except KeyNotFoundError:
-                return None
-            except MetastoreUncertainError as error:
-                # Otherwise repeat it: deleting twice is deleting once.
-                await self.pause(deadline, error)
+        """Deletes a ledger's record, if there is one. Raises `MetastoreError`."""
+        await self.delete_key(ledger_key_path(ledger_id))
 
     async def perform(self, effect: WriteMetadata | ReadMetadata, machine: LedgerMachine) -> None:
         """Performs a machine's metadata effect and tells the machine the answer."""

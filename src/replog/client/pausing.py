@@ -8,19 +8,18 @@ import math
 
 import trio
 
-from replog.abc import Metastore
-from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreError, MetastoreUncertainError
+from replog.client.ledger_records import LedgerRecords
+from replog.errors import KeyNotFoundError, MetastoreError
 from replog.records.repairs import PAUSED_KEY, PAUSED_VALUE
 
 _LOOK_S = 2.0
-_TRIES = 3
 
 
 class RepairPause:
     """Whether repairs are paused in this metastore."""
 
-    def __init__(self, metastore: Metastore) -> None:
-        self._metastore = metastore
+    def __init__(self, records: LedgerRecords) -> None:
+        self._records = records
         self._is_on = False
         self._looked_at_s = -math.inf
 
@@ -30,7 +29,7 @@ class RepairPause:
         if now_s >= self._looked_at_s + _LOOK_S:
             self._looked_at_s = now_s
             try:
-                await self._metastore.get(PAUSED_KEY)
+                await self._records.metastore.get(PAUSED_KEY)
                 self._is_on = True
             except KeyNotFoundError:
                 self._is_on = False
@@ -40,28 +39,10 @@ class RepairPause:
 
     async def begin(self) -> None:
         """Pauses repairs. Pausing again is harmless. Raises `MetastoreError`."""
-        for is_last in (False,) * (_TRIES - 1) + (True,):
-            try:
-                await self._metastore.create(PAUSED_KEY, PAUSED_VALUE)
-            except KeyExistsError:
-                pass
-            except MetastoreUncertainError:
-                if is_last:
-                    raise
-                continue
-            self._looked_at_s = -math.inf
-            return
+        await self._records.create_key(PAUSED_KEY, PAUSED_VALUE)
+        self._looked_at_s = -math.inf
 
     async def end(self) -> None:
         """Lets repairs go on. Raises `MetastoreError`."""
-        for is_last in (False,) * (_TRIES - 1) + (True,):
-            try:
-                await self._metastore.delete(PAUSED_KEY)
-            except KeyNotFoundError:
-                pass
-            except MetastoreUncertainError:
-                if is_last:
-                    raise
-                continue
-            self._looked_at_s = -math.inf
-            return
+        await self._records.delete_key(PAUSED_KEY)
+        self._looked_at_s = -math.inf

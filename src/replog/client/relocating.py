@@ -14,9 +14,8 @@ from replog.protocol.effects import ChooseReplacements
 from replog.protocol.fragments import Fragment
 from replog.protocol.model import LedgerMetadata
 
-_MOVED_MAX = (
-    2  # bookies of a misplaced fragment, in one filling: what needs more is tried with two, and named by the audit
-)
+# Bookies of a misplaced fragment, in one filling: what needs more is tried with two, and named by the audit.
+_MOVED_MAX = 2
 
 
 class Relocation:

@@ -51,7 +51,7 @@ class Repairer:
 
     def __init__(self, context: ClientContext, options: ClientOptions, observe: Callable[[Event], None]) -> None:
         self.counts = RepairCounts()
-        self.pause = RepairPause(context.records.metastore)
+        self.pause = RepairPause(context.records)
         self.relocation = Relocation(context)
         self._context = context
         self._options = options

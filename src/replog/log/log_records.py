@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import trio
-
 from replog.abc import Versioned
 from replog.client.ledgers import Ledgers
 from replog.errors import (
-    KeyExistsError,
     KeyNotFoundError,
     LogNotFoundError,
     MetastoreCorruptError,
-    MetastoreUnavailableError,
-    MetastoreUncertainError,
 )
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, PendingLedger, Segment
 from replog.records.logs import decode_log, decode_log_page, decode_pending, encode_pending, list_log_pages
@@ -52,20 +47,14 @@ class LogRecords:
 
     async def _read(self, what: str, key: str) -> Versioned | None:
         try:
-            return await self._records.persist(f"reading {what}", lambda: self._records.metastore.get(key))
+            return await self._records.read(f"reading {what}", lambda: self._records.metastore.get(key))
         except KeyNotFoundError:
             return None
-        except MetastoreUncertainError as error:
-            # A read changes nothing, so nothing is uncertain.
-            raise MetastoreUnavailableError(f"reading {what}: {error}") from error
 
     async def page_numbers(self, name: str) -> list[int]:
         """The numbers of a log's pages, ascending; including pages to which nothing refers any more."""
         what = f"listing the pages of log {name!r}"
-        try:
-            return await self._records.persist(what, lambda: list_log_pages(self._records.metastore, name))
-        except MetastoreUncertainError as error:
-            raise MetastoreUnavailableError(f"{what}: {error}") from error
+        return await self._records.read(what, lambda: list_log_pages(self._records.metastore, name))
 
     async def segments(self, name: str, first: int = 1, end: int | None = None) -> list[Segment]:
         """The segments of a log that are numbered from `first` to before `end`, in order; those trimmed meanwhile
@@ -118,35 +107,16 @@ class LogRecords:
     async def pending(self, name: str) -> tuple[PendingLedger, ...]:
         """The ledgers that are being created for the log, or were created and never added. Raises `MetastoreError`."""
         key, what = log_pending_key_path(name), f"listing the pending ledgers of log {name!r}"
-        try:
-            found = await self._records.persist(what, lambda: self._records.metastore.values(key))
-        except MetastoreUncertainError as error:
-            raise MetastoreUnavailableError(f"{what}: {error}") from error
+        found = await self._records.read(what, lambda: self._records.metastore.values(key))
         return tuple(decode_pending(f"{key}/{word}", each.value) for word, each in sorted(found.items()))
 
     async def announce(self, name: str, ledger_id: int, segment_number: int) -> None:
         """Records that a ledger will be created for this segment of the log (L7). Raises `MetastoreError`."""
         key = log_pending_key_path(name, ledger_id)
         value = encode_pending(PendingLedger(name, ledger_id, segment_number, self._ledgers.chance.time_ms()))
-        deadline = trio.current_time() + self._records.timeout_s
-        while True:
-            try:
-                await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))
-                return
-            except KeyExistsError:
-                # An earlier attempt has written it: no other client has this id.
-                return
-            except MetastoreUncertainError as error:
-                await self._records.pause(deadline, error)
+        # If it exists, an earlier attempt has written it: no other client has this id.
+        await self._records.create_key(key, value)
 
     async def delete_key(self, key: str) -> None:
         """Deletes a key, if there is one. Raises `MetastoreError`."""
-        deadline = trio.current_time() + self._records.timeout_s
-        while True:
-            try:
-                return await self._records.persist(f"deleting {key}", lambda: self._records.metastore.delete(key))
-            except KeyNotFoundError:
-                return None
-            except MetastoreUncertainError as error:
-                # Otherwise repeat it: deleting twice is deleting once.
-                await self._records.pause(deadline, error)
+        await self._records.delete_key(key)

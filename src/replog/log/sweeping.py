@@ -31,9 +31,8 @@ from replog.protocol.sweeping import LogSweeping
 from replog.records.paths import BEGUN_WORD, job_key_path, log_key_path
 from replog.runtime.nursery import for_each
 
-_NAMED_MAX = (
-    16  # of the last ledgers that the log names: an attempt that begins after the commit of its job is found by them
-)
+# Of the last ledgers that the log names: an attempt that begins after the commit of its job is found by them.
+_NAMED_MAX = 16
 
 
 async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, driver: LogDriver) -> list[int]:
