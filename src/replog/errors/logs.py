@@ -1,0 +1,77 @@
+"""Errors about one log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from replog.errors.base import ReplogError, TransientError
+
+
+class LogError(ReplogError):
+    """The base class of errors about one log, `log_name`."""
+
+    def __init__(self, log_name: str, message: str) -> None:
+        super().__init__(f"log {log_name!r}: {message}")
+        self.log_name = log_name
+
+
+class LogNotFoundError(LogError):
+    """The metastore has no such log. Retry: after a client has written to it. Outcome: not written."""
+
+
+class TrimmedError(LogError):
+    """The position was trimmed away. Has `first_available`, or None for an empty log. Retry: from there."""
+
+    def __init__(self, log_name: str, message: str, first_available: object = None) -> None:
+        super().__init__(log_name, message)
+        self.first_available = first_available
+
+
+class SchemaMismatchError(LogError):
+    """Rows do not fit the log's schema (Spark): columns differ, or an entry contains something else. Names the
+    columns. Retry: no, select and cast as the message says. Outcome: not written by an append; a reader has read nothing."""
+
+
+class TakeoverFailedError(LogError, TransientError):
+    """Other clients kept taking over this log until the deadline. Retry: yes, if still elected. Outcome: not written."""
+
+
+class JobAbandonedError(LogError):
+    """A sweep gave up the job: its ledgers are being deleted, and can never be added. Has `job`, and `ledger_id`, or None.
+
+    Retry: the whole job, with new ledgers. Outcome: not written; this job can never commit."""
+
+    def __init__(self, log_name: str, message: str, job: str, ledger_id: int | None) -> None:
+        super().__init__(log_name, message)
+        self.job = job
+        self.ledger_id = ledger_id
+
+
+class CustomMismatchError(LogError):
+    """The log's custom metadata differs from the requested. Has `names`, the keys that differ. Retry: no,
+    correct the request, or write to another log. Outcome: not written."""
+
+    def __init__(self, log_name: str, message: str, names: Sequence[str]) -> None:
+        super().__init__(log_name, message)
+        self.names = tuple(names)
+
+
+class TooManyLedgersError(LogError):
+    """Too many ledgers for one record of the log. Has `ledgers_max`, how many fit.
+
+    Retry: no, write fewer, larger ledgers. Outcome: not written, the log is unchanged."""
+
+    def __init__(self, log_name: str, message: str, ledgers_max: int) -> None:
+        super().__init__(log_name, message)
+        self.ledgers_max = ledgers_max
+
+
+class TransactionTableFullError(LogError):
+    """The log remembers as many ids of transactions as it can, and this one is new. Has `oldest`, the ids that were committed
+    longest ago.
+
+    Retry: after an operator has retired some (`replog log transactions`). Outcome: not written, the log is unchanged."""
+
+    def __init__(self, log_name: str, message: str, oldest: Iterable[str]) -> None:
+        super().__init__(log_name, message)
+        self.oldest = tuple(oldest)

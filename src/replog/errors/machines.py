@@ -1,0 +1,46 @@
+"""Errors of replicated state machines."""
+
+from __future__ import annotations
+
+from replog.errors.base import ReplogError, TransientError
+
+
+class MachineError(ReplogError):
+    """The base class of errors of replicated state machines. Never raised itself."""
+
+
+class SessionExpiredError(MachineError):
+    """The caller's session has ended, because nothing was heard of the caller for `session_timeout_s`, or it never began.
+
+    Retry: a new call has a session of its own, but the failed command may have been applied before. Outcome: unknown for a
+    command that was repeated or whose session is of an earlier run; it is not applied from now on."""
+
+
+class CommandFailedError(MachineError):
+    """The command raised an exception, in every process alike. `kind` is the name of its class. It counts as applied: what it
+    changed before it raised stays changed. Retry: no. Outcome: applied."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+class CommandRefusedError(MachineError):
+    """The leader does not know this command, or not in this version. Retry: after upgrading the leader. Outcome: not written."""
+
+
+class CommandTimeoutError(MachineError, TransientError):
+    """No leader confirmed the request in time. Retry: yes for a read; a command may be repeated only with an id that was taken by
+    `next_id`. Outcome: unknown for a command."""
+
+
+class UnknownCommandError(MachineError):
+    """An entry of the machine's log, or a snapshot, is not of this program's version: this member stops, so as not to diverge.
+    Retry: after upgrading the program. Outcome: the log is unchanged."""
+
+
+class StateDivergedError(MachineError):
+    """The state of this member differs from the leader's at the same position: this member stops. A command depends on more than
+    its arguments and the state, such as the clock or the order of a set.
+
+    Retry: no, correct the command; a member that starts again begins with the last snapshot. Outcome: the log is unchanged."""
