@@ -50,7 +50,7 @@ def latency(setting: Setting) -> Round:
     """One append of 1 KiB in flight, next to the disk alone."""
     raw_for = partial(raw.raw_fdatasync, setting.directory)
     found = {"against": setting.against.measure("append-1", setting.seconds)}
-    for name, kind in (("plain", Kind()), ("tls", _tls(setting))):
+    for name, kind in (("plain", Kind()), ("nearby", Kind(nearby=True)), ("tls", _tls(setting))):
         slices = loads.append_beside(setting.remote(kind), setting.seconds, [os.urandom(KIB)], raw_for)
         found[f"{name} raw"] = percentiles([each for durations, _ in slices for each in durations])
         found[name] = percentiles([each for _, durations in slices for each in durations])
@@ -124,6 +124,7 @@ COMPARISONS = (
     _cpu("remote-push-64k", "remote", "against", None),
     _time("remote-latency", "TCP, append of 1 KiB, p50, in raw fdatasyncs", "plain", "plain raw", 4.0),
     _time("remote-latency", "  its p50 against the other's", "plain", "against", None),
+    _time("remote-latency", "  the same by Unix sockets, as by default", "nearby", "nearby raw", None),
     _time("remote-latency", "  the same with TLS, in raw fdatasyncs", "tls", "tls raw", None),
     _rate("remote-ledgers", "TCP, 100 ledgers, an append in flight each", f"{_LEDGERS}", "1", 12.0),
     _cpu("remote-ledgers", f"{_LEDGERS}", "1", None),

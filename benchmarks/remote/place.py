@@ -24,11 +24,13 @@ SPARE_FILES_MAX = 8  # journal files of 64 MiB that each bookie keeps: what a se
 
 @attrs.frozen
 class Kind:
-    """What kind of bookies: TLS or none, how long their disks take for a sync at least, and how many there are."""
+    """What kind of bookies: TLS or none, how long their disks take for a sync at least, and how many there are. `nearby`: as
+    replog does by itself on one machine, where clients take Unix sockets; else TCP."""
 
     certificate: Path | None = None
     sync_s: float = 0.0
     bookies: int = BOOKIES
+    nearby: bool = False
 
     @property
     def listen(self) -> str:
@@ -39,7 +41,9 @@ class Kind:
     @property
     def transports(self) -> tuple[str, ...]:
         """How clients connect."""
-        return (f"tcp:?tls_ca_file={self.certificate}",) if self.certificate else ()
+        if self.certificate:
+            return (f"tcp:?tls_ca_file={self.certificate}",)
+        return () if self.nearby else ("tcp:?unix_nearby=no",)
 
 
 class RemotePlace:

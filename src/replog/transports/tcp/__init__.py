@@ -27,6 +27,7 @@ from replog.transports.tcp.client import TcpConnection
 from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.listener import Listener
+from replog.transports.tcp.nearby import connect_beside
 from replog.transports.tcp.options import TcpOptions, UnixOptions
 from replog.transports.tcp.refusals import NO_TLS, NotTlsError, SilentPeerError, refusal_in_clear, tls_problem_of_bookie
 from replog.transports.tcp.stream import Stream
@@ -85,7 +86,10 @@ class TcpTransport(Transport):
         """The way to a socket that is connected there, and the name of its host. Raises `ConfigError`."""
         if isinstance(self.options, UnixOptions):
             return functools.partial(_connected_at, socket_path(address))
-        return functools.partial(_connected, *parse_address(address))
+        host, port = parse_address(address)
+        if self._certificates is None and self.options.unix_nearby:
+            return functools.partial(_connected_nearby, host, port)
+        return functools.partial(_connected, host, port)
 
     def _stream(self, connected: socket.socket, host: str) -> Stream:
         if self._certificates is None or isinstance(self.options, UnixOptions):
@@ -140,6 +144,11 @@ class TcpTransport(Transport):
 async def _connected(host: str, port: int) -> tuple[socket.socket, str]:
     stream = await trio.open_tcp_stream(host, port)
     return socket.socket(fileno=stream.socket.detach()), host
+
+
+async def _connected_nearby(host: str, port: int) -> tuple[socket.socket, str]:
+    beside = await connect_beside(host, port)
+    return (beside, host) if beside is not None else await _connected(host, port)
 
 
 async def _connected_at(path: str) -> tuple[socket.socket, str]:

@@ -27,7 +27,8 @@ from replog.transports.tcp.certificates import bookie_certificates
 from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import NO_MECHANISM, BookieGreeter
 from replog.transports.tcp.limits import Handshakes
-from replog.transports.tcp.options import StreamOptions
+from replog.transports.tcp.nearby import listen_beside
+from replog.transports.tcp.options import StreamOptions, TcpOptions
 from replog.transports.tcp.refusals import NO_TLS, NotTlsError, RefusedPeerError, SilentPeerError, tls_problem_of_client
 from replog.transports.tcp.session import Session
 from replog.transports.tcp.stream import Stream
@@ -96,6 +97,12 @@ class Listener:
             raise ConfigError(f"tcp:{shown}: cannot listen there: {error.strerror or error}") from error
         self.address = advertised_address(host, self._sockets[0].getsockname()[1], advertise)
         self._warn()
+        self._listen_beside()
+
+    def _listen_beside(self) -> None:
+        options = self._options
+        if self._certificates is None and isinstance(options, TcpOptions) and options.unix_nearby:
+            self._sockets += filter(None, [listen_beside(each) for each in self._sockets])
 
     async def bind_path(self, path: str, mode: int) -> None:
         """Takes this path for a socket with these permissions. Raises `ConfigError`."""

@@ -72,6 +72,9 @@ class TcpOptions(StreamOptions):
 
     `advertise`: the HOST:PORT that others must connect to, if it is not where the bookie listens; a port of 0, or none, is
     replaced by the real one.
+
+    `unix_nearby`: without TLS, a client on the bookie's own machine takes a Unix socket instead, which costs less; only
+    where both sides say so, on Linux, and where the bookie is run by the client's user or by root.
     """
 
     tls: bool | None = None
@@ -81,6 +84,7 @@ class TcpOptions(StreamOptions):
     tls_check_hostname: bool = True
     tls_hostname: str = ""
     advertise: str = ""
+    unix_nearby: bool = True
 
     def __attrs_post_init__(self) -> None:
         StreamOptions.__attrs_post_init__(self)

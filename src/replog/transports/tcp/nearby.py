@@ -1,0 +1,93 @@
+"""A client on the bookie's own machine takes a Unix socket instead of TCP, and saves processor time.
+
+Beside each TCP socket a bookie listens at an *abstract* Unix socket that is named after it. Such a name has no file, ends with
+its process, and is seen in the same network namespace only: whoever sees it could also connect to the TCP socket by a local
+address. Nothing is announced, so bookies' addresses stay what they were: a client that is about to connect to an address of its
+own machine looks for the name first.
+
+Rules: nobody who speaks TLS does this. Any user can take such a name, also one that stands for an address which another machine
+has: a client trusts it only where its own user or root listens, and takes TCP otherwise. The greeting then checks identity and
+authentication, as over TCP.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from contextlib import suppress
+
+import trio
+
+from replog.runtime.platform import IS_LINUX, peer_credentials
+from replog.transports.tcp.addresses import format_address, is_local_address
+
+_EVERYWHERE = "*"
+_BACKLOG = 128
+_ROOT = 0
+
+
+def listen_beside(listening: socket.socket) -> socket.socket | None:
+    """A Unix socket that is named after this TCP socket; None where the system has no such names, or somebody has this one."""
+    host, port = listening.getsockname()[:2]
+    if not IS_LINUX:
+        return None
+    beside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        beside.setblocking(False)
+        beside.bind(_name(_EVERYWHERE if ipaddress.ip_address(host).is_unspecified else host, port))
+        beside.listen(_BACKLOG)
+    except OSError:
+        # A socket for IPv6 beside one for IPv4, or another user who is rude: clients use TCP.
+        beside.close()
+        return None
+    return beside
+
+
+async def connect_beside(host: str, port: int) -> socket.socket | None:
+    """A socket that is connected to the bookie beside its TCP socket at this address; None if TCP is the way."""
+    if not IS_LINUX or not _may_be_here(host):
+        return None
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return None  # TCP says what is wrong with the name
+    for family, _, _, _, (address, *_) in found:
+        if _is_of_this_machine(family, str(address), port):
+            for name in (str(address), _EVERYWHERE):
+                connected = _connected(name, port)
+                if connected is not None:
+                    return connected
+    return None
+
+
+def _name(host: str, port: int) -> str:
+    return f"\0replog/tcp/{format_address(host, port)}"
+
+
+def _may_be_here(host: str) -> bool:
+    """False for the name of another machine, which is not looked up twice."""
+    with suppress(ValueError):
+        ipaddress.ip_address(host.partition("%")[0])
+        return True
+    return host in ("", "localhost") or host.partition(".")[0] == socket.gethostname().partition(".")[0]
+
+
+def _is_of_this_machine(family: int, address: str, port: int) -> bool:
+    """Whether the system would reach this address from itself. Sends nothing."""
+    if is_local_address(address):
+        return True
+    with socket.socket(family, socket.SOCK_DGRAM) as asking, suppress(OSError):
+        asking.connect((address, port))
+        return bool(asking.getsockname()[0] == address)
+    return False
+
+
+def _connected(host: str, port: int) -> socket.socket | None:
+    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connecting.setblocking(False)
+    # Neither refused nor full is an error here: TCP is asked next, and tells what is wrong or waits.
+    if connecting.connect_ex(_name(host, port)) == 0 and peer_credentials(connecting)[1] in (_ROOT, os.geteuid()):
+        return connecting
+    connecting.close()
+    return None
