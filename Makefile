@@ -21,6 +21,8 @@ CASE ?= push
 SEEDS ?= 1000
 SHELL_SEEDS ?= 20
 TLC_WORKERS ?= 2
+# No test of the fast lane waits, and each further worker spends seconds of a processor on collecting it.
+FAST_WORKERS := $(or $(WORKERS),$(shell getconf _NPROCESSORS_ONLN))
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 PYTHON ?=
 PYTHONS ?=
@@ -41,7 +43,7 @@ demo: $(VENV)/installed ## show what replog does, in this terminal (ARGS='...')
 	$(BIN)/replog demo $(ARGS)
 
 test-fast: $(VENV)/installed-dev ## run the tests that need no real time, socket or process, in a minute: after each edit
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --fast $(ARGS)
+	$(PYTEST) -n $(FAST_WORKERS) --dist loadfile --no-loadscope-reorder --fast $(ARGS)
 
 test: $(VENV)/installed-dev servers ## run all tests that a change can break, in minutes (ARGS='-k name')
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 import trio.testing
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.lanes import clocks
 from tests.servers.fixtures import own_zookeeper as own_zookeeper
@@ -21,10 +21,20 @@ from tests.servers.spark import spark_log as spark_log
 pytest_plugins = ["tests.lanes.costs", "tests.lanes.fast", "tests.lanes.long", "tests.lanes.order"]
 
 
-def pytest_configure() -> None:
+# Of Hypothesis, for each test: every run draws new ones, and the long lane as many as Hypothesis itself would.
+EXAMPLES, EXAMPLES_LONG = 40, 100
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C interrupts, also where the shell started the tests in the background and had them ignore it. An example of
-    Hypothesis may take as long as it takes: how busy the machine is says nothing about what is tested."""
-    settings.register_profile("replog", parent=settings(), deadline=None)
+    Hypothesis may take as long as it takes, to be made and to run: how busy the machine is says nothing about what is tested."""
+    is_long = config.getoption("long") and not config.getoption("sample")
+    settings.register_profile(
+        "replog",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        max_examples=EXAMPLES_LONG if is_long else EXAMPLES,
+    )
     settings.load_profile("replog")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

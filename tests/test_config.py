@@ -16,6 +16,7 @@ from replog.backends.files import FilesOptions
 from replog.config import BackendURL, BookieOptions, ClientOptions, load, structure
 from replog.errors import ConfigError
 from replog.metastores.lmdb import LMDBOptions
+from tests.cases import case
 
 # -- URLs ---------------------------------------------------------------------------------------------------------
 
@@ -256,9 +257,7 @@ def test_an_environment_needs_a_prefix() -> None:
 # -- the options there are ----------------------------------------------------------------------------------------
 
 CLASSES = [ClientOptions, BookieOptions]
-FIELDS = [
-    pytest.param(each, field, id=f"{each.__name__}.{field.name}") for each in CLASSES for field in attrs.fields(each)
-]
+FIELDS: list[tuple[type, Any]] = [(each, field) for each in CLASSES for field in attrs.fields(each)]
 
 
 def shown(default: object) -> str:
@@ -269,12 +268,13 @@ def shown(default: object) -> str:
     return "none" if default in (None, ()) else str(default).lower()
 
 
-@pytest.mark.parametrize(("options", "field"), FIELDS)
-def test_the_page_tells_the_default_and_the_meaning_of_an_option(options: type, field: Any) -> None:
+def test_the_page_tells_the_default_and_the_meaning_of_an_option() -> None:
     page = (Path(__file__).parent.parent / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    _, section = page.split(f"\n## `{options.__name__}`")
-    rows = section.split("\n## ")[0].splitlines()
-    assert f"| `{field.name}` | {shown(field.default)} | {field.metadata['doc']} |" in rows
+    for options, field in FIELDS:
+        with case(options.__name__, field.name):
+            _, section = page.split(f"\n## `{options.__name__}`")
+            rows = section.split("\n## ")[0].splitlines()
+            assert f"| `{field.name}` | {shown(field.default)} | {field.metadata['doc']} |" in rows
 
 
 @pytest.mark.parametrize(("options", "url"), [(LMDBOptions, "lmdb:PATH"), (FilesOptions, "files:PATH")])
@@ -285,23 +285,25 @@ def test_the_page_tells_the_options_of_the_backends(options: type, url: str) -> 
     assert told == {f"`{field.name}`": shown(field.default) for field in attrs.fields(options)}
 
 
-@pytest.mark.parametrize(("options", "field"), FIELDS)
-def test_each_option_has_a_valid_default_and_a_description(options: type, field: Any) -> None:
-    config.check_field(field, field.default)
-    assert field.metadata["doc"].endswith(".")
-    assert getattr(options(), field.name) == field.default
+def test_each_option_has_a_valid_default_and_a_description() -> None:
+    for options, field in FIELDS:
+        with case(options.__name__, field.name):
+            config.check_field(field, field.default)
+            assert field.metadata["doc"].endswith(".")
+            assert getattr(options(), field.name) == field.default
 
 
-CHECKED = [each for each in FIELDS if each.values[1].metadata["check"] is not None]  # type: ignore[union-attr]
+CHECKED = [(options, field) for options, field in FIELDS if field.metadata["check"] is not None]
 
 
-@pytest.mark.parametrize(("options", "field"), CHECKED)
-def test_senseless_numbers_are_refused_from_every_source(options: type, field: Any) -> None:
-    for nonsense in (-1, float("nan")):
-        with pytest.raises(ConfigError, match=field.name):
-            options(**{field.name: nonsense})
-    with pytest.raises(ConfigError, match=field.name):
-        load(options, overrides={field.name: "-1"})
+def test_senseless_numbers_are_refused_from_every_source() -> None:
+    for options, field in CHECKED:
+        with case(options.__name__, field.name):
+            for nonsense in (-1, float("nan")):
+                with pytest.raises(ConfigError, match=field.name):
+                    options(**{field.name: nonsense})
+            with pytest.raises(ConfigError, match=field.name):
+                load(options, overrides={field.name: "-1"})
 
 
 def test_a_constructor_reports_all_faults_too() -> None:

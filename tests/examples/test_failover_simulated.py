@@ -12,6 +12,7 @@ from examples import failover
 from examples.failover_simulated import run
 
 SEEDS = 4
+SEEDS_SHORT = 1  # among all tests: a seed takes seconds of a processor
 ROOT = Path(__file__).parent.parent.parent
 
 # Bugs, each put into a copy of the bank, and within how many seeds it is found.
@@ -31,6 +32,8 @@ BUGS = {
     "a transfer may leave a debt": (" and self.balances[source] >= int(amount)", "", 3),
 }
 
+FOUND_SOON = "a leader answers before its record is confirmed"  # the one that is looked for among all tests
+
 
 def copy_with(old: str, new: str) -> ModuleType:
     """A copy of the bank with other text in one place."""
@@ -42,12 +45,21 @@ def copy_with(old: str, new: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(SEEDS_SHORT),
+        *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in range(SEEDS_SHORT, SEEDS)),
+    ],
+)
 def test_no_seed_breaks_the_bank(seed: int) -> None:
     assert "leaders" in run(seed)
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(each, marks=() if each == FOUND_SOON else pytest.mark.long(is_sampled=False)) for each in BUGS],
+)
 def test_a_bug_of_the_bank_is_found(bug: str) -> None:
     old, new, seeds = BUGS[bug]
     bank = copy_with(old, new)

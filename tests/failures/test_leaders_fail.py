@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.failures.actors import AFTER_FENCED
 from tests.failures.cluster import CONFIRMING_S, cluster
 
 
+# Five bookies, four more processes, half a minute of a processor. Among all tests, `tests/examples/test_failover.py` kills and
+# stops leaders in processes of their own.
+@pytest.mark.long
 async def test_a_stopped_leader_is_fenced_and_a_killed_one_succeeded(tmp_path: Path) -> None:
     async with cluster(tmp_path) as found:
         first = await found.start_writer("first")

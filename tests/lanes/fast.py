@@ -9,6 +9,7 @@ clock, and a deadline passes in real time, it fails at its end.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing.util
 import os
 import socket
@@ -154,6 +155,7 @@ def _watch_system_clock(patch: pytest.MonkeyPatch, found: list[str]) -> None:
     patch.setattr(system_clock, "deadline_to_sleep_time", deadline_to_sleep_time)
 
 
+@functools.cache  # a run of trio for each of thousands of tests took a second
 def _class_of_system_clock() -> type[trio.abc.Clock]:
     async def current() -> type[trio.abc.Clock]:
         return type(trio.lowlevel.current_clock())

@@ -24,6 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = " and ".join(filter(None, [wanted, config.option.markexpr]))
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests of Hypothesis are sized: `tests/conftest.py` says how many examples each lane draws."""
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        item.add_marker(pytest.mark.sized)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     is_asked_for = not {"long", "crash"}.isdisjoint(config.option.markexpr.replace("(", " ").split())
     if is_asked_for and not config.getoption("sample"):

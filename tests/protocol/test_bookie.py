@@ -143,7 +143,7 @@ class OneLedger(RuleBasedStateMachine):
 
 
 TestOneLedger = OneLedger.TestCase
-TestOneLedger.settings = settings(max_examples=100, stateful_step_count=30)
+TestOneLedger.settings = settings(stateful_step_count=30)
 
 
 def test_settling_finds_every_overlap() -> None:

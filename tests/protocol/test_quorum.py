@@ -8,6 +8,7 @@ import pytest
 
 from replog.errors import ConfigError
 from replog.protocol.quorum import Quorum
+from tests.cases import case
 
 QUORUMS = [
     Quorum(ensemble, write, ack)
@@ -21,53 +22,57 @@ def bits(mask: int) -> set[int]:
     return {index for index in range(mask.bit_length()) if mask >> index & 1}
 
 
-@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
-def test_covered_means_that_no_ack_quorum_avoids_the_answers(quorum: Quorum) -> None:
+def test_covered_means_that_no_ack_quorum_avoids_the_answers() -> None:
     """R2: "so many of each write set" equals "no Qa-subset of any write set is disjoint from them"."""
-    ack_quorums = [
-        sum(1 << index for index in chosen)
-        for rotation in range(quorum.ensemble)
-        for chosen in combinations(quorum.write_set(rotation), quorum.ack)
-    ]
-    for answered in range(1 << quorum.ensemble):
-        assert quorum.is_covered(answered) == all(answered & ack_quorum for ack_quorum in ack_quorums)
+    for quorum in QUORUMS:
+        with case(quorum):
+            ack_quorums = [
+                sum(1 << index for index in chosen)
+                for rotation in range(quorum.ensemble)
+                for chosen in combinations(quorum.write_set(rotation), quorum.ack)
+            ]
+            for answered in range(1 << quorum.ensemble):
+                assert quorum.is_covered(answered) == all(answered & ack_quorum for ack_quorum in ack_quorums)
 
 
-@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
-def test_per_entry_arithmetic_agrees_with_sets(quorum: Quorum) -> None:
+def test_per_entry_arithmetic_agrees_with_sets() -> None:
     """W1, W2, R4: acknowledged and absent, by sets of indices."""
-    for entry_id in (0, 1, quorum.ensemble - 1, quorum.ensemble, 1000003):
-        write_set = set(quorum.write_set(entry_id))
-        assert len(write_set) == quorum.write
-        assert write_set == bits(quorum.write_mask(entry_id))
-        assert write_set == {index for index in range(quorum.ensemble) if quorum.stores(index, entry_id)}
-        for mask in range(1 << quorum.ensemble):
-            held = len(bits(mask) & write_set)
-            assert quorum.is_acknowledged(entry_id, mask) == (held >= quorum.ack)
-            assert quorum.is_absent(entry_id, mask) == (quorum.write - held < quorum.ack)
+    for quorum in QUORUMS:
+        with case(quorum):
+            for entry_id in (0, 1, quorum.ensemble - 1, quorum.ensemble, 1000003):
+                write_set = set(quorum.write_set(entry_id))
+                assert len(write_set) == quorum.write
+                assert write_set == bits(quorum.write_mask(entry_id))
+                assert write_set == {index for index in range(quorum.ensemble) if quorum.stores(index, entry_id)}
+                for mask in range(1 << quorum.ensemble):
+                    held = len(bits(mask) & write_set)
+                    assert quorum.is_acknowledged(entry_id, mask) == (held >= quorum.ack)
+                    assert quorum.is_absent(entry_id, mask) == (quorum.write - held < quorum.ack)
 
 
-@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
-def test_absence_and_acknowledgement_exclude_each_other(quorum: Quorum) -> None:
+def test_absence_and_acknowledgement_exclude_each_other() -> None:
     """R4: proven absent means that whoever is left can't be an ack quorum, now or ever."""
-    everybody = (1 << quorum.ensemble) - 1
-    for negatives in range(1 << quorum.ensemble):
-        others = everybody & ~negatives
-        assert quorum.is_absent(0, negatives) != quorum.is_acknowledged(0, others)
-        assert quorum.may_acknowledge(others) == all(
-            quorum.is_acknowledged(rotation, others) for rotation in range(quorum.ensemble)
-        )
+    for quorum in QUORUMS:
+        with case(quorum):
+            everybody = (1 << quorum.ensemble) - 1
+            for negatives in range(1 << quorum.ensemble):
+                others = everybody & ~negatives
+                assert quorum.is_absent(0, negatives) != quorum.is_acknowledged(0, others)
+                assert quorum.may_acknowledge(others) == all(
+                    quorum.is_acknowledged(rotation, others) for rotation in range(quorum.ensemble)
+                )
 
 
-@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
-def test_entries_a_stride_apart_have_one_write_set(quorum: Quorum) -> None:
+def test_entries_a_stride_apart_have_one_write_set() -> None:
     """W1: so a batch of that stride has one write set; and the load is even."""
-    stored = [0] * quorum.ensemble
-    for entry_id in range(3 * quorum.ensemble):
-        assert set(quorum.write_set(entry_id)) == set(quorum.write_set(entry_id + quorum.stride))
-        for index in quorum.write_set(entry_id):
-            stored[index] += 1
-    assert set(stored) == {3 * quorum.write}
+    for quorum in QUORUMS:
+        with case(quorum):
+            stored = [0] * quorum.ensemble
+            for entry_id in range(3 * quorum.ensemble):
+                assert set(quorum.write_set(entry_id)) == set(quorum.write_set(entry_id + quorum.stride))
+                for index in quorum.write_set(entry_id):
+                    stored[index] += 1
+            assert set(stored) == {3 * quorum.write}
 
 
 def test_fewer_answers_suffice_when_entries_stripe() -> None:
@@ -85,21 +90,23 @@ def test_impossible_quorums_are_refused(numbers: tuple[int, int, int]) -> None:
         Quorum(*numbers)
 
 
-@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
-def test_c7_an_ensemble_may_lack_bookies_that_are_not_needed(quorum: Quorum) -> None:
+def test_c7_an_ensemble_may_lack_bookies_that_are_not_needed() -> None:
     """C7: with the others alone, every entry can be confirmed, and every write set can be fenced and proven absent."""
-    everybody = (1 << quorum.ensemble) - 1
-    for missing in range(1 << quorum.ensemble):
-        there = everybody & ~missing
-        assert quorum.may_lack(missing) == (quorum.may_acknowledge(there) and quorum.is_covered(there))
+    for quorum in QUORUMS:
+        with case(quorum):
+            everybody = (1 << quorum.ensemble) - 1
+            for missing in range(1 << quorum.ensemble):
+                there = everybody & ~missing
+                assert quorum.may_lack(missing) == (quorum.may_acknowledge(there) and quorum.is_covered(there))
 
 
-@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
-def test_c7_spread_indices_may_lack_if_any_may(quorum: Quorum) -> None:
-    for count in range(quorum.ensemble + 1):
-        spread = quorum.spread(count)
-        assert len(set(spread)) == count
-        assert all(0 <= index < quorum.ensemble for index in spread)
-        choices = combinations(range(quorum.ensemble), count)
-        possible = any(quorum.may_lack(sum(1 << index for index in choice)) for choice in choices)
-        assert quorum.may_lack(sum(1 << index for index in spread)) == possible
+def test_c7_spread_indices_may_lack_if_any_may() -> None:
+    for quorum in QUORUMS:
+        with case(quorum):
+            for count in range(quorum.ensemble + 1):
+                spread = quorum.spread(count)
+                assert len(set(spread)) == count
+                assert all(0 <= index < quorum.ensemble for index in spread)
+                choices = combinations(range(quorum.ensemble), count)
+                possible = any(quorum.may_lack(sum(1 << index for index in choice)) for choice in choices)
+                assert quorum.may_lack(sum(1 << index for index in spread)) == possible

@@ -235,7 +235,7 @@ class Reading(RuleBasedStateMachine):
 
 
 TestReading = Reading.TestCase
-TestReading.settings = settings(max_examples=100, stateful_step_count=30)
+TestReading.settings = settings(stateful_step_count=30)
 
 
 # -- batches that come with the last add confirmed --------------------------------------------------------------------

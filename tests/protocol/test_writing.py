@@ -252,4 +252,4 @@ class Writing(RuleBasedStateMachine):
 
 
 TestWriting = Writing.TestCase
-TestWriting.settings = settings(max_examples=150, stateful_step_count=40)
+TestWriting.settings = settings(stateful_step_count=40)

@@ -24,6 +24,8 @@ from tests.servers.fixtures import need
 from tests.servers.zookeeper import Ensemble, Settings, ZooKeeper, missing, zookeeper_blocking, zookeeper_server
 
 pytestmark = pytest.mark.needs_zookeeper
+# Each starts a Java of its own. Among all tests, those of the metastore need the same, and fail without it.
+long = pytest.mark.long(is_sampled=False)
 ROOT = Path(__file__).parent.parent.parent
 STARTING_S = 30.0
 REFUSED_S = 3.0
@@ -40,6 +42,7 @@ def connected(address: str, **options: object) -> Iterator[kazoo.client.KazooCli
         client.close()
 
 
+@long
 async def test_a_server_that_was_killed_comes_back_with_its_data(own_zookeeper: ZooKeeper) -> None:
     with connected(own_zookeeper.address) as client:
         client.create("/kept", b"value")
@@ -61,7 +64,7 @@ async def test_frozen_server_answers_again_when_it_thaws(own_zookeeper: ZooKeepe
     await until(lambda: own_zookeeper.mode() == "standalone", STARTING_S)
 
 
-@pytest.mark.slow
+@long
 async def test_an_ensemble_replaces_a_killed_or_frozen_leader(zookeeper_ensemble: Ensemble) -> None:
     first = await zookeeper_ensemble.wait_leader()
     with trio.fail_after(STARTING_S):
@@ -112,6 +115,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@long
 async def test_tls_accepts_only_clients_of_its_authority(tmp_path: Path) -> None:
     need(missing())
     files = make_certificates(tmp_path / "certificates")
@@ -128,6 +132,7 @@ async def test_tls_accepts_only_clients_of_its_authority(tmp_path: Path) -> None
         client.close()
 
 
+@long
 async def test_sasl_accepts_only_its_users(tmp_path: Path) -> None:
     need(missing())
     async with zookeeper_server(tmp_path, Settings(users={"alice": "wonderland"})) as server:
@@ -146,6 +151,7 @@ async def test_sasl_accepts_only_its_users(tmp_path: Path) -> None:
             nobody.get("/mine")
 
 
+@long
 def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     need(missing())
     with zookeeper_blocking(tmp_path / "first") as first:

@@ -20,7 +20,7 @@ from tests.servers.zookeeper import Ensemble, ZooKeeper
 pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 
 DEADLINE_S = 60.0  # for what takes a second or three on a quiet machine
-READS = 400
+READS, READS_LONG = 60, 400
 CHANGES = 50  # that must be made after each failure
 
 
@@ -67,11 +67,14 @@ async def go_on(changers: list[Changer]) -> None:
     )
 
 
-async def test_reads_through_any_server_are_linearizable(zookeeper_ensemble: Ensemble, zookeeper_chroot: str) -> None:
+@pytest.mark.sized
+async def test_reads_through_any_server_are_linearizable(
+    zookeeper_ensemble: Ensemble, zookeeper_chroot: str, is_long: bool
+) -> None:
     urls = [server.url(zookeeper_chroot) for server in zookeeper_ensemble.servers]
     async with all_opened(*urls) as metastores:
         version = await metastores[0].create("key", b"0")
-        for number in range(READS):
+        for number in range(READS_LONG if is_long else READS):
             writer = metastores[number % len(metastores)]
             version = await writer.put("key", b"%d" % number, version)
             async with trio.open_nursery() as nursery:

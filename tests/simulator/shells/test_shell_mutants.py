@@ -9,8 +9,11 @@ from tests.simulator.shells.mutants import SHELL_MUTANTS, shell_mutant_named
 
 # Two seconds of a processor and more.
 DEAR = {
+    "adds-in-doubt",
+    "confirmed-runs-ahead",
     "confirmed-not-frozen",
     "doubt-not-bounded",
+    "gaps-not-recorded",
     "garbage-listed-first",
     "reader-leaves-early",
     "reader-skips-segments",
