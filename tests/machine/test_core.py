@@ -126,6 +126,52 @@ def test_unconfirmed_results_are_bounded(log: Log, monkeypatch: pytest.MonkeyPat
     assert log.add(1, 4, floor=3) == (Code.DONE, b"4")
 
 
+def test_unconfirmed_results_are_bounded_in_bytes(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "RESULTS_BYTES_MAX", 3)
+    assert [log.add(1, sequence)[0] for sequence in range(4)] == [Code.DONE] * 3 + [Code.BUSY]
+    restored = Core(MACHINE)
+    restored.load(log.core.dump())
+    log.core.adopt(restored)  # who is restored refuses the same entries as who is not
+    assert log.add(1, 3)[0] == Code.BUSY
+    assert log.add(1, 3, floor=1)[0] == Code.DONE
+    assert log.add(1, 99, floor=99)[0] == Code.DONE
+    assert log.core._sessions[1].results_bytes == 1
+
+
+def test_failure_counts_the_same_whatever_its_text(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text may differ between members: the same entry must reach the limit in all of them."""
+    body = TAKE.encode(("x", 5), {})
+    log.append(MachineEntry(Kind.COMMAND, 1, 1, body=body))
+    monkeypatch.setattr(cores, "_text_of", lambda _: "at 0x7f")
+    log.append(MachineEntry(Kind.COMMAND, 1, 2, body=body))
+    assert log.core._sessions[1].results_bytes == 2 * cores._TEXT_CHARACTERS_MAX
+
+
+def test_failure_without_a_text_counts_as_applied() -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise RecursionError
+
+    @attrs.define
+    class Rude(replog.StateMachine):
+        calls: int = 0
+
+        @replog.command
+        def fail(self) -> None:
+            self.calls += 1
+            raise SilentError
+
+    machine = MachineType(Rude)
+    core = Core(machine)
+    core.apply(Position(1, 0), MachineEntry(Kind.BEGIN))
+    core.apply(Position(1, 1), MachineEntry(Kind.OPEN))
+    answer = core.apply(Position(1, 2), MachineEntry(Kind.COMMAND, 1, 1, body=machine.find(Rude.fail).encode((), {})))
+    assert answer is not None
+    assert answer.code == Code.FAILED
+    assert b"cannot be shown: str() of it raised RecursionError" in answer.body
+    assert core.state.calls == 1
+
+
 def test_sessions_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "SESSIONS_MAX", 1)
     answer = log.append(MachineEntry(Kind.OPEN))

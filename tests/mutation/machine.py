@@ -36,8 +36,8 @@ MUTANTS = (
     _mutant(
         "results-not-in-snapshot",
         "core",
-        "session.results = {sequence: (code, body.encode()) for sequence, code, body in results}",
-        "session.results = {}",
+        "        for sequence, code, body in results:\n            session.remember(sequence, (code, body.encode()))\n",
+        "",
         "a member that was restored applies a repeat again",
     ),
     _mutant(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any, Generic
 
 from replog.errors import RemoteProtocolError, StateDivergedError, UnknownCommandError
@@ -26,6 +27,7 @@ from replog.protocol.model import Position
 
 SNAPSHOT_FORMAT = 1
 RESULTS_MAX = 16_384  # of one session that its caller has not confirmed: above it, further commands are not applied
+RESULTS_BYTES_MAX = 64 << 20  # the same for their bytes; the last one may exceed it
 RESULT_BYTES_MAX = ENTRY_BYTES_MAX  # of one command, as JSON: a larger answer could not be sent
 SESSIONS_MAX = 100_000
 _TEXT_CHARACTERS_MAX = 2000  # of a failure
@@ -128,10 +130,11 @@ class Core(Generic[State]):
         if entry.sequence < session.floor:
             return Answer(Code.FORGOTTEN)
         session.raise_floor(min(entry.floor, entry.sequence))
-        if len(session.results) >= RESULTS_MAX:
+        if len(session.results) >= RESULTS_MAX or session.results_bytes >= RESULTS_BYTES_MAX:
             return Answer(Code.BUSY)
         self.commands += 1
-        result = session.results[entry.sequence] = self._applied(call)
+        result = self._applied(call)
+        session.remember(entry.sequence, result)
         return Answer(*result)
 
     def _applied(self, call: Call) -> tuple[int, bytes]:
@@ -147,7 +150,7 @@ class Core(Generic[State]):
             # These depend on the process: other members may have applied it.
             raise
         except Exception as error:
-            shown = [type(error).__name__, str(error)[:_TEXT_CHARACTERS_MAX]]
+            shown = [type(error).__name__, _text_of(error)]
             return Code.FAILED, to_json(shown).encode()
 
     # -- divergence ---------------------------------------------------------------------------------------------------
@@ -267,18 +270,25 @@ class Core(Generic[State]):
 class _Session:
     """What is remembered of one caller: the answers that it may not have."""
 
-    __slots__ = ("floor", "results")
+    __slots__ = ("floor", "results", "results_bytes")
 
     def __init__(self) -> None:
         self.floor = 0
         self.results: dict[int, tuple[int, bytes]] = {}  # by sequence
+        self.results_bytes = 0
 
     @classmethod
     def loaded(cls, floor: int, results: list[Any]) -> _Session:
         session = cls()
         session.floor = floor
-        session.results = {sequence: (code, body.encode()) for sequence, code, body in results}
+        for sequence, code, body in results:
+            session.remember(sequence, (code, body.encode()))
         return session
+
+    def remember(self, sequence: int, result: tuple[int, bytes]) -> None:
+        """Keeps the answer to this sequence, which has none yet."""
+        self.results[sequence] = result
+        self.results_bytes += _bytes_of(result)
 
     def raise_floor(self, floor: int) -> None:
         """Forgets the answers to all sequences below."""
@@ -286,11 +296,29 @@ class _Session:
             return
         results = self.results
         if floor - self.floor <= len(results):
-            for sequence in range(self.floor, floor):
-                results.pop(sequence, None)
+            answered: Iterable[int] = range(self.floor, floor)
         else:
-            self.results = {sequence: result for sequence, result in results.items() if sequence >= floor}
+            answered = [sequence for sequence in results if sequence < floor]
+        for sequence in answered:
+            result = results.pop(sequence, None)
+            if result is not None:
+                self.results_bytes -= _bytes_of(result)
         self.floor = floor
+
+
+def _bytes_of(result: tuple[int, bytes]) -> int:
+    """As counted against the limit, which each member must reach at the same entry: the text of a failure may differ between
+    them, so it counts as the longest."""
+    code, body = result
+    return _TEXT_CHARACTERS_MAX if code == Code.FAILED else len(body)
+
+
+def _text_of(error: Exception) -> str:
+    """For the caller. A command that raised counts as applied also if nobody can say what it raised."""
+    try:
+        return str(error)[:_TEXT_CHARACTERS_MAX]
+    except Exception as another:
+        return f"(its text cannot be shown: str() of it raised {type(another).__name__})"
 
 
 # Unlike arguments, a state may have infinite numbers and NaN, which are not equal to themselves.
