@@ -60,7 +60,7 @@ async def test_member_that_joins_restores_a_snapshot_and_reads_on() -> None:
             assert (await reader.receive()).segment > 1
 
 
-async def test_member_that_restarts_restores_what_was_applied_and_answered() -> None:
+async def test_restarted_member_restores_state_and_answers() -> None:
     """The sessions are in the snapshot: a repeat is answered, not applied."""
     async with cluster(1) as made:
         async with made.client(quorum=ONE) as client, member(made, options=EVERY_10) as leader:
@@ -117,7 +117,7 @@ async def test_older_snapshot_goes_only_when_the_newer_is_found() -> None:
         assert found == [b"newer"]
 
 
-async def test_leader_that_restores_a_later_leaders_snapshot_is_deposed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_restoring_a_later_snapshot_is_deposed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was paused before it had caught up; meanwhile another one has led, and trimmed away what this one was to read."""
     catch_up = Member._catch_up
 
@@ -157,7 +157,7 @@ async def test_snapshot_that_is_not_whole_does_not_count(records: list[bytes]) -
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
-async def test_log_that_was_trimmed_without_a_snapshot_stops_the_member(is_idle: bool) -> None:
+async def test_member_stops_when_log_is_trimmed_without_snapshot(is_idle: bool) -> None:
     """Also if nothing is left but leaders: else the next one would begin the machine again, without its state."""
     async with cluster(1) as made, made.client(quorum=ONE) as client:
         for number in range(2):
@@ -180,7 +180,7 @@ async def test_machine_begins_again_when_its_log_was_deleted() -> None:
             await client.delete_log("counters")
 
 
-async def test_member_that_was_away_while_the_log_was_trimmed_stops_without_a_snapshot() -> None:
+async def test_absent_member_stops_when_trimmed_without_snapshot() -> None:
     with pytest.raises(TrimmedError):
         async with cluster(1) as made, made.client(quorum=ONE) as client, member(made) as other:
             await other.add("visits")

@@ -116,6 +116,7 @@ class Host:
         for other in list(_hosts.values()):
             if other.loop.is_closed():
                 other.warn_if_forgotten()
+        # A run that is ending takes nobody in, and a loop has only one: the next begins when it has ended.
         while (host := _hosts.get(loop)) is not None and host._leaving.is_set():
             await asyncio.shield(host._ended)
         if host is None:
@@ -125,6 +126,7 @@ class Host:
         try:
             await asyncio.shield(host._ready)
         except BaseException:
+            # It was counted: if nobody parted for it, the run would never end.
             await host.part()
             raise
         return host

@@ -121,6 +121,7 @@ class Leader:
                 self._answer(visit, place, Answer(Code.REFUSED, str(error).encode()))
             return
         except (ReplogError, trio.ClosedResourceError) as error:
+            # It is not pending: `fail` answers those who wait for it only if they are among the readers.
             self._readers += waiting
             self.fail(error)
             return
@@ -134,13 +135,16 @@ class Leader:
 
     async def _confirm(self) -> None:
         """Waits until all that was pushed by now is confirmed, and applies it."""
+        # As late as possible: the barrier must be pushed after each read that it answers has arrived.
         if self._readers and self.error is None:
             readers, self._readers = self._readers, []
             self._push(MachineEntry(Kind.BARRIER), None, readers)
+        # Not after the flush: that does not wait for what is pushed meanwhile, which needs another one.
         self._is_gathering = False
         try:
             await self._log.flush()
         except (ReplogError, trio.ClosedResourceError) as error:
+            # First: callers would repeat what was confirmed before the writer failed.
             self._apply_confirmed()
             self.fail(error)
         else:
@@ -203,6 +207,7 @@ class Leader:
                 began_s = now_s
             looked_s = now_s
             self._heard = {session: heard_s for session, heard_s in self._heard.items() if session in self._core}
+            # A session that is seen for the first time counts as heard now: it spoke to another leader before.
             silent = [
                 session
                 for session in self._core.sessions

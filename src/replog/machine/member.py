@@ -47,9 +47,8 @@ _log = logging.getLogger("replog.machine")
 
 _AGAIN_S = 0.1  # after a failed attempt, doubled each time
 _AGAIN_MAX_S = 2.0
-_NOTHING_NEW_S = (
-    30.0  # how long a new leader waits for the next entries before it gives up, so that another one may try
-)
+# How long a new leader waits for the next entries before it gives up, so that another one may try.
+_NOTHING_NEW_S = 30.0
 _APPLIED_AT_ONCE = 500  # entries, between which other tasks have their turn
 
 
@@ -171,10 +170,12 @@ class Member:
             data = await snapshots.load(self.name, self._logs, self._log_options.password, progress)
             if data is None:
                 return False
+            # Beside the state in use, which must stay as it is if loading fails; and in a thread, as it may take long.
             restored = Core(self.core.machine)
             await current_threads().run(restored.load, data)
         finally:
             self.restoring = None
+        # What was applied here may be ahead of the newest snapshot: adopting that would apply entries twice.
         if restored.position <= self.core.position:
             return False
         _log.info("machine %s: restored %d bytes of a snapshot at %s", self.name, len(data), restored.position)
