@@ -133,6 +133,7 @@ class Wire:
         self.is_deaf = False  # requests are lost
         self.is_mute = False  # requests are done, and their answers lost
         self.is_held = False  # requests wait for `release`
+        self.holds: Callable[[Request], bool] = lambda _request: False  # from this one on, requests wait for `release`
         self.delay_s = 0.0  # of each request
         self.lose_answer: Callable[[Request], bool] = lambda _request: False
         self.refuse: Callable[[Request], Status | None] = lambda _request: None
@@ -148,6 +149,7 @@ class Wire:
         self.seen += requests
         if self.is_deaf:
             return
+        self.is_held = self.is_held or any(map(self.holds, requests))
         if self.is_held or self.delay_s or self._waiting:
             self._waiting.append((trio.current_time() + self.delay_s, requests, reply))
             self._arrived.set()
@@ -177,7 +179,7 @@ class Wire:
 
     def release(self) -> None:
         """Lets go what was held, in its order."""
-        self.is_held = False
+        self.is_held, self.holds = False, lambda _request: False
         self._arrived.set()
 
     def forget(self) -> None:

@@ -3,6 +3,7 @@
 from tests.mutation.table import SourceMutant
 
 _NOTES = ("tests/client/test_audit_notes.py", "tests/client/test_repair.py")
+_AUDITS = ("tests/client/test_audits.py",)
 _SERVICE = ("tests/repair/test_service.py",)
 _PACE = ("tests/client/test_repair_pace.py", "tests/client/test_audit_notes.py")
 
@@ -44,9 +45,18 @@ MUTANTS = (
         "noted-although-it-lacks",
         "F3",
         "client/auditing.py",
-        "                is_full = False\n",
-        "                is_full = True\n",
+        "if looked.is_new and not looked.lacking:",
+        "if looked.is_new:",
         "what lacked copies once is never reported again",
+    ),
+    _mutant(
+        _AUDITS,
+        "audit-believes-the-record-before",
+        "F5",
+        "client/auditing.py",
+        "if later_version == version:",
+        "if later_version >= version:",
+        "an audit reports as missing what was moved away or trimmed while it asked",
     ),
     _mutant(
         _SERVICE,

@@ -26,6 +26,8 @@ from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.ledgers import ledger_id_pages
 from replog.runtime.nursery import for_each
 
+_TRIES_MAX = 3  # of one ledger whose record changes each time while its bookies are asked
+
 
 @attrs.frozen
 class MissingCopies:
@@ -155,8 +157,7 @@ class Auditor:
 
         async def look(ledger_id: int) -> None:
             with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
-                metadata, version = await self._context.records.get(ledger_id)
-                await self._look(metadata, version, found)
+                await self._look(ledger_id, found)
             progress.under_replicated = len(found.lacking)
             progress.step()
 
@@ -190,27 +191,44 @@ class Auditor:
                 nursery.start_soon(ask, each)
         return states
 
-    async def _look(self, metadata: LedgerMetadata, version: int, found: _Findings) -> None:
-        found.ledgers += 1
-        found.open_ledgers += metadata.state is not LedgerState.CLOSED
+    async def _look(self, ledger_id: int, found: _Findings) -> None:
+        """Audits one ledger. Raises `LedgerNotFoundError` if it was deleted before it was found to lack anything, or since."""
+        metadata, version = await self._context.records.get(ledger_id)
+        looked = await self._look_at(metadata, version, found)
+        for tries_left in reversed(range(_TRIES_MAX)):
+            if not looked.lacking:
+                break
+            # What is trimmed, deleted or moved leaves its bookies while they are asked. It is lacking only if the record
+            # still names them for it, as of a reading after they answered.
+            metadata, later_version = await self._context.records.get(ledger_id)
+            if later_version == version:
+                break
+            if tries_left:
+                version = later_version
+                looked = await self._look_at(metadata, version, found)
+            else:
+                named = {attrs.evolve(each, place=0) for each in fixed_fragments(metadata)}
+                looked.lacking = [each for each in looked.lacking if attrs.evolve(each[0], place=0) in named]
+        if looked.is_new and not looked.lacking:
+            self._notes.note(ledger_id, looked.version, found.round_number)
+        found.add(looked)
+
+    async def _look_at(self, metadata: LedgerMetadata, version: int, found: _Findings) -> _Looked:
         fragments = fixed_fragments(metadata)
         members = {bookie_id for fragment in fragments for bookie_id in fragment.ensemble}
-        is_unchanged = self._notes.is_full(metadata.ledger_id, version, members)
-        found.unchanged += is_unchanged
-        found.fragments += len(fragments)
-        is_full = True
+        is_new = not self._notes.is_full(metadata.ledger_id, version, members)
+        looked = _Looked(metadata, version, fragments, is_new)
         for fragment in fragments:
             # Also where nothing has changed: no bookie is asked, and what the placement
             # policy wants may be another thing by now.
-            found.place(metadata, fragment, await self._context.placing.shortfall(metadata.quorum, fragment.ensemble))
-            if is_unchanged:
-                continue
-            lacking = await self.fragment(metadata, fragment, found.bookies)
+            shortfall = await self._context.placing.shortfall(metadata.quorum, fragment.ensemble)
+            if shortfall:
+                span = fragment.first_entry_id, fragment.last_entry_id
+                looked.misplaced.append(MisplacedFragment(metadata.ledger_id, *span, shortfall))
+            lacking = await self.fragment(metadata, fragment, found.bookies) if is_new else None
             if lacking is not None:
-                found.lacking.append(lacking)
-                is_full = False
-        if is_full and not is_unchanged:
-            self._notes.note(metadata.ledger_id, version, found.round_number)
+                looked.lacking.append((fragment, lacking))
+        return looked
 
     async def fragment(
         self, metadata: LedgerMetadata, fragment: FixedFragment, bookies: Bookies
@@ -292,6 +310,18 @@ def _most_missing(all_missing: Sequence[EntryRanges]) -> int:
     return max(sum(missing.holds(first) for missing in all_missing) for first in firsts)
 
 
+@attrs.define
+class _Looked:
+    """What one look at a ledger found, by the record of this version. `is_new` is False if its bookies need not be asked."""
+
+    metadata: LedgerMetadata
+    version: int
+    fragments: list[FixedFragment]
+    is_new: bool
+    lacking: list[tuple[FixedFragment, UnderReplicatedFragment]] = attrs.field(factory=list)
+    misplaced: list[MisplacedFragment] = attrs.field(factory=list)
+
+
 class _Findings:
     """What an audit has found so far."""
 
@@ -303,13 +333,17 @@ class _Findings:
         self._draining: dict[str, int] = {}
         self._misplaced: list[MisplacedFragment] = []
 
-    def place(self, metadata: LedgerMetadata, fragment: FixedFragment, shortfall: str) -> None:
-        """This fragment is where its record says, which is short of this."""
-        for bookie_id in self.bookies.draining.intersection(fragment.ensemble):
-            self._draining[bookie_id] = self._draining.get(bookie_id, 0) + 1
-        if shortfall:
-            span = fragment.first_entry_id, fragment.last_entry_id
-            self._misplaced.append(MisplacedFragment(metadata.ledger_id, *span, shortfall))
+    def add(self, looked: _Looked) -> None:
+        """This is what a ledger is like."""
+        self.ledgers += 1
+        self.open_ledgers += looked.metadata.state is not LedgerState.CLOSED
+        self.unchanged += not looked.is_new
+        self.fragments += len(looked.fragments)
+        self.lacking += [lacking for _, lacking in looked.lacking]
+        self._misplaced += looked.misplaced
+        for fragment in looked.fragments:
+            for bookie_id in self.bookies.draining.intersection(fragment.ensemble):
+                self._draining[bookie_id] = self._draining.get(bookie_id, 0) + 1
 
     def report(self) -> AuditReport:
         """All of it, in order."""
