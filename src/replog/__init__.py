@@ -8,7 +8,7 @@ Ledgers (append-only, one writer, replicated on a quorum of bookies) and logs ma
 """
 
 from replog.api import BookieConfig, Client, connect, embed, serve_bookie, serve_repairs, served_bookie
-from replog.client.auditing import AuditReport
+from replog.client.audit_report import AuditReport
 from replog.client.entries import Entry, EntryBatch
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter

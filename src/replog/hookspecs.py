@@ -199,7 +199,8 @@ class AuditEnded:
 @attrs.frozen
 class FragmentRepaired:
     """A repair by this client copied something to bookies of a fragment, or replaced some of these: `replaced` maps an index to
-    its old and new bookie. It may still lack copies: the next audit says so."""
+    its old and new bookie. It may still lack copies: the next audit says so. Of `unverified_batches` there was one copy left, and
+    without the ledger's password only its damage check could be made."""
 
     ledger_id: int
     first_entry_id: int
@@ -207,6 +208,7 @@ class FragmentRepaired:
     replaced: Mapping[int, tuple[str, str]]
     copied_bytes: int
     duration_s: float
+    unverified_batches: int = 0
 
 
 Event = (

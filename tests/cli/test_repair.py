@@ -14,7 +14,7 @@ import replog.blocking
 from replog import cli
 from replog.cli import repair
 from replog.cli.repair_progress import facts_of
-from replog.client.auditing import AuditReport, MissingCopies, UnderReplicatedFragment
+from replog.client.audit_report import AuditReport, DifferingCopies, MissingCopies, UnderReplicatedFragment
 from replog.client.repair_progress import RepairProgress
 
 Capture = pytest.CaptureFixture[str]
@@ -60,11 +60,12 @@ def test_missing_copies_are_listed_and_end_with_status_1(capsys: Capture) -> Non
     )
     report = AuditReport(3, 5, 1, (UnderReplicatedFragment(7, 0, 43, 1, missing),), {"bookie-four": 2})
     repair._show(report, for_programs=False)
-    heading, one, two, three, _, last = capsys.readouterr().out.splitlines()
+    heading, one, two, three, _, gone, last = capsys.readouterr().out.splitlines()
     assert heading.split() == ["ledger", "entries", "copies", "left", "bookie", "state", "lacks", "why"]
     assert one.split() == ["7", "0-43", "1", "bookie-one", "lost", "0-3,", "10-13,", "20-23,", "...", "-"]
     assert two.endswith("no bookie has some of it")
     assert three.endswith("it did not answer")
+    assert gone == "ledger 7, entries 0-1: gone: no bookie has a copy"
     assert last == "3 ledgers, 5 fragments: 1 lacks copies"
     with pytest.raises(typer.Exit) as ended:
         repair._end(report)
@@ -73,6 +74,22 @@ def test_missing_copies_are_listed_and_end_with_status_1(capsys: Capture) -> Non
     found = json.loads(capsys.readouterr().out)
     assert found["lacking"][0]["missing"][1]["nowhere"] == [[0, 1]]
     assert found["draining"] == {"bookie-four": 2}
+    (without,) = found["without_copies"]
+    expected = {"ledger_id": 7, "first_entry_id": 0, "last_entry_id": 1, "stride": 1, "awaited": [], "is_gone": True}
+    assert without == expected
+
+
+def test_entries_without_copies_are_listed_one_and_all(capsys: Capture) -> None:
+    nowhere = tuple((4 * number, 4 * number) for number in range(30))
+    missing = tuple(
+        MissingCopies(index, f"bookie-{index}", state, nowhere, nowhere) for index, state in enumerate(("away", "lost"))
+    )
+    lacking = (UnderReplicatedFragment(7, 0, 120, 0, missing, 4),)
+    repair._show(AuditReport(1, 1, 0, lacking, differing=(DifferingCopies(8, 3, 5),)), for_programs=False)
+    shown = capsys.readouterr().out.splitlines()
+    listed = [each for each in shown if each.endswith("every 4th: no copy was found, and bookie-0 did not answer")]
+    assert len(listed) == 30
+    assert "ledger 8, entries 3-5: bookies have different copies, and none was copied" in shown
 
 
 def test_repairs_are_paused_and_resumed(replog_command: Callable[..., tuple[int, str, str]]) -> None:

@@ -6,13 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import attrs
+import pytest
 import trio
 import trio.testing
 
-from replog import AuditReport, Client, Quorum
+from replog import AuditReport, Client, DigestType, Quorum
 from replog.bookie.garbage import collect_garbage
 from replog.config import ClientOptions
-from replog.protocol.messages import RangesRequest, Status
+from replog.hookspecs import FragmentRepaired
+from replog.protocol.batch import Batch, build
+from replog.protocol.digest import Digest
+from replog.protocol.messages import CopyReadRequest, RangesRequest, Request, Response, Status
 from tests.bookie.test_releasing import change, release
 from tests.kit import Bookie, Cluster, cluster
 
@@ -118,3 +122,104 @@ async def test_what_is_missing_amid_other_changes_is_told(autojump_clock: trio.t
             (lacking,) = (await client.audit()).lacking
             nursery.cancel_scope.cancel()
         assert [each.bookie_id for each in lacking.missing] == [bookie.bookie_id]
+
+
+def without_copies(report: AuditReport) -> dict[int, tuple[str, ...]]:
+    """Each entry that no bookie has which was asked, and who did not answer."""
+    return {
+        entry_id: each.awaited
+        for each in report.without_copies
+        for entry_id in range(each.first_entry_id, each.last_entry_id + 1, each.stride)
+    }
+
+
+@pytest.mark.parametrize(
+    ("quorum", "password", "digest"),
+    [
+        (Quorum(4, 2, 2), b"", DigestType.CRC32C),
+        (Quorum(4, 2, 2), b"secret", DigestType.HMAC_SHA256),
+        (Quorum(5, 3, 2), b"secret", DigestType.CRC32C),
+        (Quorum(3, 3, 1), b"secret", DigestType.HMAC_SHA256),
+        (Quorum(3, 3, 3), b"", DigestType.HMAC_SHA256),
+        (Quorum(2, 2, 1), b"", DigestType.CRC32C),
+    ],
+)
+async def test_two_lost_at_once_cost_what_only_they_had(
+    quorum: Quorum, password: bytes, digest: DigestType, autojump_clock: trio.testing.MockClock
+) -> None:
+    """F1: what anybody has is on its whole write set again, and what nobody has is named entry by entry."""
+    async with audited_world(8) as (world, client):
+        ledger_id = await written(client, quorum, password=password, digest_type=digest)
+        ensemble = (await client.ledger_metadata(ledger_id)).last_fragment.ensemble
+        victims = world.named(ensemble[:2])
+        for each in victims:
+            await each.kill()
+        names = tuple(sorted(ensemble[:2]))
+        gone = {entry_id for entry_id in range(len(ENTRIES)) if set(quorum.write_set(entry_id)) <= {0, 1}}
+
+        assert without_copies(await client.audit()) == dict.fromkeys(gone, names), "they may come back"
+        after = await client.repair(lost=names, accept_loss=True)
+        assert without_copies(after) == dict.fromkeys(gone, ())
+        assert all(each.is_gone for each in after.without_copies)
+        for fragment in after.lacking:
+            assert all(each.entries == each.nowhere for each in fragment.missing), "all else is copied"
+        repaired = (await client.ledger_metadata(ledger_id)).last_fragment.ensemble
+        assert not set(names) & set(repaired)
+
+        # One copy of each write set is enough from now on.
+        await world.named(repaired)[0].kill()
+        async with client.open_ledger(ledger_id, password=password) as reader:
+            for entry_id in set(range(len(ENTRIES))) - gone:
+                assert await reader.read(entry_id, entry_id) == [ENTRIES[entry_id]]
+
+
+async def test_last_keyed_copy_is_told_as_unverified(autojump_clock: trio.testing.MockClock) -> None:
+    """F3: without the password its code cannot be checked."""
+    async with audited_world(5) as (world, client):
+        ledger_id = await written(client, Quorum(3, 3, 1), password=b"secret", digest_type=DigestType.HMAC_SHA256)
+        ensemble = (await client.ledger_metadata(ledger_id)).last_fragment.ensemble
+        for each in world.named(ensemble[:2]):
+            await each.kill()
+        assert (await client.repair(lost=ensemble[:2], accept_loss=True)).under_replicated == 0
+        (told,) = world.told(FragmentRepaired)
+        assert isinstance(told, FragmentRepaired)
+        assert told.unverified_batches == 4
+
+
+async def test_copies_that_differ_are_told_until_made_up_for(autojump_clock: trio.testing.MockClock) -> None:
+    """F3: neither is copied. Once one of them is away, the other one is all there is."""
+    async with audited_world(5) as (world, client):
+        ledger_id = await written(client, Quorum(3, 3, 2), password=b"secret", digest_type=DigestType.HMAC_SHA256)
+        ensemble = (await client.ledger_metadata(ledger_id)).last_fragment.ensemble
+        lost, liar, _ = world.named(ensemble)
+        liar.wire.alter = falsified
+        await lost.kill()
+        report = await client.repair(lost=[lost.bookie_id])
+        assert report.under_replicated == 1
+        spans = [(each.ledger_id, each.first_entry_id, each.last_entry_id) for each in report.differing]
+        assert spans == [(ledger_id, first, first + 9) for first in range(0, 40, 10)]
+        assert (await client.audit()).differing == report.differing
+        await liar.kill()
+        after = await client.repair(lost=[liar.bookie_id], accept_loss=True)
+        assert (after.under_replicated, after.differing) == (0, ())
+
+
+def falsified(request: Request, response: Response) -> Response:
+    """Other bytes, whose damage check is right."""
+    if not isinstance(request, CopyReadRequest) or not response.batches:
+        return response
+    return attrs.evolve(response, batches=tuple(map(other_bytes, response.batches)))
+
+
+def other_bytes(batch: Batch) -> Batch:
+    return build(
+        Digest(batch.digest_type, batch.ledger_id, b"secret"),
+        ledger_id=batch.ledger_id,
+        first_entry_id=batch.first_entry_id,
+        stride=batch.stride,
+        payloads=[b"falsified"] * len(batch.payloads()),
+        last_add_confirmed=batch.last_add_confirmed,
+        stamp=batch.stamp,
+        timestamp_ns=batch.timestamp_ns,
+        cumulative_length=batch.cumulative_length,
+    )

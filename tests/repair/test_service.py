@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from replog import BookieConfig, BookieOptions, Client, ClientOptions, Quorum, serve_repairs, served_bookie
-from replog.client.auditing import AuditReport
+from replog.client.audit_report import AuditReport
 from replog.protocol.messages import CopyRequest
 from replog.repair.shares import Share
 from replog.testing import Fault

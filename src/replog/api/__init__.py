@@ -13,7 +13,7 @@ from replog.api.contexts import opened_ledgers
 from replog.api.repairs import repair, repairing_client
 from replog.bookie.embedding import bookie_directories, embedded_options, embedded_quorum
 from replog.bookie.serving import ServedBookie
-from replog.client.auditing import AuditReport
+from replog.client.audit_report import AuditReport
 from replog.config import BookieOptions, ClientOptions, check_types
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry

@@ -13,7 +13,7 @@ from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
 from replog.bookie.serving import ServedBookie
 from replog.client.administration import RemoteBookie, remote_bookies
-from replog.client.auditing import AuditReport
+from replog.client.audit_report import AuditReport
 from replog.client.draining import DrainStatus, drain, drain_status, undrain
 from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost

@@ -9,7 +9,7 @@ from typing import Protocol
 from replog.abc import Metastore
 from replog.api.contexts import client_context
 from replog.bookie.serving import ServedBookie
-from replog.client.auditing import AuditReport
+from replog.client.audit_report import AuditReport
 from replog.client.driving import ClientContext
 from replog.client.ledgers import Ledgers
 from replog.client.repair import Repairer

@@ -24,7 +24,7 @@ from replog.client.administration import (
     STATISTICS_TIMEOUT_S,
     BookieStatistics,
 )
-from replog.client.auditing import AuditReport
+from replog.client.audit_report import AuditReport
 from replog.client.draining import DrainStatus
 from replog.client.entries import Entry, EntryBatch
 from replog.client.losses import EntriesAtRisk

@@ -11,7 +11,7 @@ from replog.api import serve_repairs
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.output import AsJSON, Listing, emit, flush, print_json
 from replog.cli.repair_progress import shown_progress
-from replog.client.auditing import AuditReport
+from replog.client.audit_report import AuditReport
 from replog.errors import ConfigError
 
 _COLUMNS = (
@@ -139,7 +139,9 @@ async def _watch(
 def _show(report: AuditReport, for_programs: bool) -> None:
     if for_programs:
         damaged = [attrs.asdict(each) for each in report.damaged]
-        print_json({"under_replicated": report.under_replicated, "damaged": damaged, **attrs.asdict(report)})
+        without = [{**attrs.asdict(each), "is_gone": each.is_gone} for each in report.without_copies]
+        counts = {"under_replicated": report.under_replicated}
+        print_json({**counts, "damaged": damaged, "without_copies": without, **attrs.asdict(report)})
         return
     listing = Listing(*_COLUMNS)
     for fragment in report.lacking:
@@ -154,6 +156,7 @@ def _show(report: AuditReport, for_programs: bool) -> None:
         some = ", ".join(f"{first}-{last}" for first, last in torn.entries[:3])
         more = ", ..." if len(torn.entries) > 3 else ""
         emit(f"ledger {torn.ledger_id}, entries {some}{more}: damaged on bookie {torn.bookie_id}\n")
+    _show_entries(report)
     for misplaced in report.misplaced[:_MISPLACED_SHOWN]:
         span = f"{misplaced.first_entry_id}-{misplaced.last_entry_id}"
         emit(f"ledger {misplaced.ledger_id}, entries {span}: {misplaced.shortfall}\n")
@@ -163,6 +166,21 @@ def _show(report: AuditReport, for_programs: bool) -> None:
     count = report.under_replicated
     verb = "lack" if count > 1 else "lacks"
     emit(f"{report.ledgers} ledgers, {report.fragments} fragments: {count or 'none'} {verb} copies{where}\n")
+
+
+def _show_entries(report: AuditReport) -> None:
+    """What no bookie has, or has in two ways. All of it, however many: who lost entries must know which."""
+    for entries in report.without_copies:
+        span = f"{entries.first_entry_id}-{entries.last_entry_id}"
+        if entries.stride > 1:
+            span += f", every {({2: '2nd', 3: '3rd'}).get(entries.stride, f'{entries.stride}th')}"
+        state = "gone: no bookie has a copy"
+        if not entries.is_gone:
+            state = f"no copy was found, and {' and '.join(entries.awaited)} did not answer"
+        emit(f"ledger {entries.ledger_id}, entries {span}: {state}\n")
+    for differing in report.differing:
+        span = f"{differing.first_entry_id}-{differing.last_entry_id}"
+        emit(f"ledger {differing.ledger_id}, entries {span}: bookies have different copies, and none was copied\n")
 
 
 def _end(report: AuditReport) -> None:

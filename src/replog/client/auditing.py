@@ -14,6 +14,7 @@ import trio
 
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.audit_notes import AuditNotes, BookieState
+from replog.client.audit_report import AuditReport, MisplacedFragment, MissingCopies, UnderReplicatedFragment
 from replog.client.driving import ClientContext
 from replog.client.holdings import BookieQuestions
 from replog.client.repair_progress import ProgressTracker
@@ -27,87 +28,6 @@ from replog.records.ledgers import ledger_id_pages
 from replog.runtime.nursery import for_each
 
 _TRIES_MAX = 3  # of one ledger whose record changes each time while its bookies are asked
-
-
-@attrs.frozen
-class MissingCopies:
-    """The entries that one bookie of a fragment should hold and does not, as pairs of first and last entry.
-
-    `state` is "missing", "damaged" (some of it is stored and cannot be read, `damaged` says what), "lost" (declared so), "away"
-    (not announced) or "silent" (it did not tell; `problem` says why). Of the entries in `nowhere` no bookie that was asked has an
-    intact copy. `is_recorded` is True if the ledger's record says that the bookie may lack some of them (W7), `is_in_doubt` if
-    its storage lost something (B8)."""
-
-    index: int
-    bookie_id: str
-    state: str
-    entries: tuple[tuple[int, int], ...]
-    nowhere: tuple[tuple[int, int], ...]
-    problem: str = ""
-    is_recorded: bool = False
-    is_in_doubt: bool = False
-    damaged: tuple[tuple[int, int], ...] = ()
-
-
-@attrs.frozen
-class DamagedCopies:
-    """Copies that a bookie stores and cannot read, as a scrub or a read found: pairs of first and last entry. A repair replaces
-    them by copies of other bookies."""
-
-    ledger_id: int
-    bookie_id: str
-    entries: tuple[tuple[int, int], ...]
-
-
-@attrs.frozen
-class UnderReplicatedFragment:
-    """A fragment of a ledger that lacks copies. `copies_left` is the lowest number of copies that one of its entries has."""
-
-    ledger_id: int
-    first_entry_id: int
-    last_entry_id: int
-    copies_left: int
-    missing: tuple[MissingCopies, ...]
-
-
-@attrs.frozen
-class MisplacedFragment:
-    """A fragment whose bookies do not meet the wishes of this client's placement policy; `shortfall` says which, in words."""
-
-    ledger_id: int
-    first_entry_id: int
-    last_entry_id: int
-    shortfall: str
-
-
-@attrs.frozen
-class AuditReport:
-    """What an audit found. `open_ledgers` were not closed: of these all fragments but the last were looked at. `draining` has
-    the number of fragments on each bookie that is to be left. `misplaced` fragments are where the placement policy does not want
-    them. `unchanged` ledgers had lacked nothing before, and cannot lack anything now: their bookies were not asked again."""
-
-    ledgers: int = 0
-    fragments: int = 0
-    open_ledgers: int = 0
-    lacking: tuple[UnderReplicatedFragment, ...] = ()
-    draining: Mapping[str, int] = attrs.field(factory=dict)
-    misplaced: tuple[MisplacedFragment, ...] = ()
-    unchanged: int = attrs.field(default=0, eq=False)
-
-    @property
-    def under_replicated(self) -> int:
-        """How many fragments lack a copy of some entry."""
-        return len(self.lacking)
-
-    @property
-    def damaged(self) -> tuple[DamagedCopies, ...]:
-        """The copies that are damaged. Their fragments are in `lacking`, too."""
-        return tuple(
-            DamagedCopies(fragment.ledger_id, each.bookie_id, each.damaged)
-            for fragment in self.lacking
-            for each in fragment.missing
-            if each.damaged
-        )
 
 
 @attrs.define
@@ -287,7 +207,12 @@ def _lacking(
         return None
     left = metadata.quorum.write - _most_missing(all_missing)
     return UnderReplicatedFragment(
-        metadata.ledger_id, fragment.first_entry_id, fragment.last_entry_id, left, tuple(found)
+        metadata.ledger_id,
+        fragment.first_entry_id,
+        fragment.last_entry_id,
+        left,
+        tuple(found),
+        metadata.quorum.stride,
     )
 
 

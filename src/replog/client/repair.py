@@ -10,9 +10,11 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+import attrs
 import trio
 
-from replog.client.auditing import Auditor, AuditReport, Bookies, every_ledger
+from replog.client.audit_report import AuditReport, DifferingCopies
+from replog.client.auditing import Auditor, Bookies, every_ledger
 from replog.client.driving import ClientContext
 from replog.client.holdings import digest_of
 from replog.client.pausing import RepairPause
@@ -59,6 +61,8 @@ class Repairer:
         self._auditor = Auditor(context, options)
         self._pace = Pace(options.repair_bytes_per_s)
         self._rooms: dict[str, Room] = {}  # by bookie
+        # By ledger and first entry of a fragment: entries of which two copies differ, as the last filling of it found (F3).
+        self._differing: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     async def audit(
         self, has: Callable[[int], bool] = every_ledger, report: ReportProgress | None = None
@@ -69,9 +73,22 @@ class Repairer:
     async def _audit(self, has: Callable[[int], bool], progress: ProgressTracker) -> AuditReport:
         began_at_s = trio.current_time()
         found = await self._auditor.audit(progress, has)
+        found = attrs.evolve(found, differing=self._still_differing(found, has))
         took_s = trio.current_time() - began_at_s
         self._observe(AuditEnded(found.ledgers, found.fragments, found.under_replicated, len(found.misplaced), took_s))
         return found
+
+    def _still_differing(self, found: AuditReport, has: Callable[[int], bool]) -> tuple[DifferingCopies, ...]:
+        """Of the copies that differed those of fragments that still lack copies: the others were deleted, or made up for."""
+        lacking = {(each.ledger_id, each.first_entry_id) for each in found.lacking}
+        for place in [each for each in self._differing if has(each[0]) and each not in lacking]:
+            del self._differing[place]
+        return tuple(
+            DifferingCopies(place[0], first, last)
+            for place, spans in sorted(self._differing.items())
+            if place in lacking
+            for first, last in spans
+        )
 
     async def bookies(self) -> Bookies:
         """Which bookies there are now. Raises `MetastoreError`."""
@@ -195,6 +212,10 @@ class Repairer:
             for bookie_id, problem in filled.refusals.items():
                 _log.info("repair of ledger %d: bookie %s: %s", ledger_id, bookie_id, problem)
             if not filled.is_overtaken:
+                if filled.differing:
+                    self._differing[ledger_id, first_entry_id] = sorted(filled.differing)
+                else:
+                    self._differing.pop((ledger_id, first_entry_id), None)
                 self._filled(metadata, fragment, filled, copied_bytes, trio.current_time() - began_at_s)
                 return bool(filled.replaced)
         return False
@@ -207,7 +228,7 @@ class Repairer:
         self.counts.repaired_fragments += 1
         replaced = {index: (fragment.ensemble[index], new) for index, new in filled.replaced.items()}
         span = fragment.first_entry_id, fragment.last_entry_id
-        self._observe(FragmentRepaired(metadata.ledger_id, *span, replaced, copied_bytes, took_s))
+        self._observe(FragmentRepaired(metadata.ledger_id, *span, replaced, copied_bytes, took_s, filled.unverified))
 
     async def _run(self, machine: LedgerFilling) -> Filled:
         """Performs the machine's effects. Raises what it failed with."""

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from replog.client.auditing import AuditReport, Bookies, MissingCopies
+from replog.client.audit_report import AuditReport, MissingCopies
+from replog.client.auditing import Bookies
 from replog.client.repair import Repairer
 from replog.errors import MetastoreError
 from replog.repair.shares import Share, Shares

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import trio
 
-from replog.client.auditing import AuditReport
+from replog.client.audit_report import AuditReport
 from replog.client.repair_progress import RepairCounts
 
 
