@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from replog.errors import FencedError, LedgerClosedError
+from replog.protocol.contents import Contents
 from replog.protocol.effects import SendAdd, WriteMetadata
 from replog.protocol.model import LedgerState
 from tests.protocol.driving import Cluster
@@ -122,3 +123,21 @@ def test_r1_closing_while_replacements_are_chosen_needs_none() -> None:
     writer.run()
     assert writer.finished is not None
     assert cluster.metadata().last_entry_id == -1
+
+
+def test_times_never_sink_when_the_clock_is_set_back() -> None:
+    """A search by time relies on it, and the closed ledger's record says the first and the last."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    sent = []
+    for time_ns in (5_000_000, 1_000_000, 7_000_001):
+        writer.machine.add([b"ab"], time_ns)
+        effects = writer.machine.take_effects()
+        sent += sorted({each.batch.timestamp_ns for each in effects if isinstance(each, SendAdd)})
+        for effect in effects:
+            if isinstance(effect, SendAdd):
+                writer.machine.add_confirmed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
+    assert sent == [5_000_000, 5_000_000, 7_000_001]
+    writer.machine.close()
+    (proposal,) = [each for each in writer.machine.take_effects() if isinstance(each, WriteMetadata)]
+    assert proposal.metadata.contents == Contents(3, 6, 5, 8)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from replog.protocol.contents import Contents
 from replog.protocol.model import LogMetadata, LogPage, Segment, Transaction
 
 LOG = LogMetadata(
     name="orders/\N{SNOWMAN}",
-    segments=(Segment(4, 12_345, 1_763_600_000_000), Segment(5, 7, 1_763_600_000_001)),
+    segments=(
+        Segment(4, 12_345, 1_763_600_000_000, Contents(142, 9000, 1_763_600_000_005, 1_763_600_100_000)),
+        Segment(5, 7, 1_763_600_000_001),
+    ),
     first_segment_number=3,
     next_segment_number=6,
     page_segments=2,
@@ -22,4 +26,11 @@ LOG = LogMetadata(
 
 DELETED_LOG = LOG.deleted(1_763_700_000_000)
 
-PAGE = LogPage(LOG.name, 1, (Segment(2, 3, 1_763_500_000_000), Segment(3, 900, 1_763_500_000_001)))
+PAGE = LogPage(
+    LOG.name,
+    1,
+    (
+        Segment(2, 3, 1_763_500_000_000, Contents(7, None, None, 1_763_500_000_400)),
+        Segment(3, 900, 1_763_500_000_001, Contents(0, 0)),
+    ),
+)

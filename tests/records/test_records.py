@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replog.errors import MetastoreCorruptError
+from replog.protocol.contents import Contents
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import (
@@ -66,6 +67,7 @@ LEDGER = LedgerMetadata(
     created_at_ms=1_763_600_000_000,
     custom={"application": "d\N{LATIN SMALL LETTER E WITH ACUTE}mo"},
     gaps=(Gap(1, 17, 99), Gap(2, 90, 99), Gap(2, 100, 141)),
+    contents=Contents(142, 9000, 1_763_600_000_005, 1_763_600_100_000),
 )
 
 OPEN = LedgerMetadata(7, Quorum(), DigestType.CRC32C, "", (Fragment(0, ("a", "b", "c")),), gaps=(Gap(1, 0),))
@@ -123,6 +125,8 @@ def test_format_is_unchanged(name: str) -> None:
     golden = (FORMATS / f"metadata-{name}.json").read_bytes()
     assert encode(record) == golden
     assert decode(key, golden) == record
+    # What segments hold is not compared there.
+    assert encode(decode(key, golden)) == golden
     assert golden.startswith(b'{"format":%d,' % int(name[-1]))
 
 
@@ -176,6 +180,26 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
         open_term=terms[-2],
         trim_to=starts[0],
     )
+
+
+def test_contents_that_no_ledger_can_hold_are_refused() -> None:
+    key = ledger_key_path(LEDGER.ledger_id)
+    page_key = log_page_key_path(PAGE.log_name, PAGE.number)
+    for contents in (
+        [142, -1, 5, 6],
+        [142, 9000, 5],
+        [142, "9000", 5, 6],
+        [141, 9000, 5, 6],
+        [0, 1, None, None],
+        [None] * 4,
+    ):
+        with pytest.raises(MetastoreCorruptError, match=r"contents|what a ledger"):
+            decode_ledger(key, changed(encode_ledger(LEDGER), contents=contents))
+        if contents[:1] != [141]:
+            with pytest.raises(MetastoreCorruptError, match=r"contents|what a ledger|a segment"):
+                decode_log_page(page_key, changed(encode_log_page(PAGE), segments=[[2, 3, 0, *contents]]))
+    with pytest.raises(MetastoreCorruptError, match="contents: 1 entries"):
+        decode_ledger(ledger_key_path(OPEN.ledger_id), changed(encode_ledger(OPEN), contents=[1, 1, 1, 1]))
 
 
 @given(ledgers())

@@ -24,6 +24,7 @@ from replog.errors import (
     VersionConflictError,
 )
 from replog.protocol.appending import CheckLedgers
+from replog.protocol.contents import Contents, Known
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
 from replog.records.logs import encode_log
 from replog.runtime.keys import VALUE_BYTES_MAX
@@ -32,6 +33,8 @@ from replog.runtime.nursery import for_each
 CONDEMNED_KEY = "condemned"
 AT_ONCE = 32
 _RESERVED_BYTES = 4096  # of a record: for its token, and for the next change
+# The longest that a record says of a ledger: a terabyte of entries of one byte
+_LARGE = Contents(10**12, 10**12, 10**13, 10**13)
 
 
 def check_leader_custom(custom: Mapping[str, str] | None) -> None:
@@ -42,11 +45,12 @@ def check_leader_custom(custom: Mapping[str, str] | None) -> None:
         raise ConfigError(f"custom metadata {reserved} of a log's writer: these are for ledgers that jobs hand in")
 
 
-async def check_ledgers(effect: CheckLedgers, ledgers: Ledgers, password: bytes, named: Collection[int]) -> None:
-    """Returns if all the ledgers may be added. Raises `TooManyLedgersError`, `LedgerNotFoundError`, `LedgerRefusedError`,
-    `JobAbandonedError`, `UnauthorizedError`, `MetastoreError`."""
+async def check_ledgers(effect: CheckLedgers, ledgers: Ledgers, password: bytes, named: Collection[int]) -> Known:
+    """Returns what the ledgers hold, if all may be added. Raises `TooManyLedgersError`, `LedgerNotFoundError`,
+    `LedgerRefusedError`, `JobAbandonedError`, `UnauthorizedError`, `MetastoreError`."""
     log = effect.metadata
     _check_size(log, len(effect.ledger_ids))
+    known = {}
 
     async def check(ledger_id: int) -> None:
         metadata, _ = await ledgers.records.get(ledger_id)
@@ -61,8 +65,11 @@ async def check_ledgers(effect: CheckLedgers, ledgers: Ledgers, password: bytes,
                 ledger_id, f"it can't be added to log {log.name!r}: {problem}; nothing was changed"
             )
         ledgers.authorize(metadata, password)
+        if metadata.contents is not None:
+            known[ledger_id] = metadata.contents
 
     await for_each(check, effect.ledger_ids, AT_ONCE)
+    return known
 
 
 def _refusal(ledger: LedgerMetadata, log_name: str, job: str) -> str | None:
@@ -85,6 +92,8 @@ def _refusal(ledger: LedgerMetadata, log_name: str, job: str) -> str | None:
 
 
 def _check_size(log: LogMetadata, added: int) -> None:
+    # What the ledgers hold will stand there, too, and is not known yet: none of them was read.
+    log = log.with_contents({each.ledger_id: _LARGE for each in log.segments})
     size_bytes = len(encode_log(log))
     allowed_bytes = VALUE_BYTES_MAX - _RESERVED_BYTES
     if size_bytes <= allowed_bytes:

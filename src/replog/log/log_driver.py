@@ -105,11 +105,11 @@ class LogDriver:
         elif isinstance(effect, RecoverLedger):
             assert isinstance(machine, LogTakeover | LogDeleting | LogAppending)
             try:
-                await self._ledgers.recover(effect.ledger_id, password)
+                closed = await self._ledgers.recover(effect.ledger_id, password)
             except LedgerNotFoundError:
                 machine.ledger_missing(effect.ledger_id)
             else:
-                machine.ledger_recovered(effect.ledger_id)
+                machine.ledger_recovered(effect.ledger_id, closed.contents)
         elif isinstance(effect, CreateLedger):
             assert isinstance(machine, LogTakeover | LogRolling)
             machine.ledger_created(await create_ledger(effect.segment_number))
@@ -135,8 +135,7 @@ class LogDriver:
     async def _perform_addition(self, effect: LogEffect, machine: LogAppending, password: bytes) -> None:
         if isinstance(effect, CheckLedgers):
             named = await self.records.named_before(effect.metadata) if effect.looks_into_pages else frozenset()
-            await check_ledgers(effect, self._ledgers, password, named)
-            machine.ledgers_checked()
+            machine.ledgers_checked(await check_ledgers(effect, self._ledgers, password, named))
         elif isinstance(effect, FindSegment):
             page = await self.records.page(effect.log_name, effect.page_number)
             found = () if page is None else page.segments

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from replog.abc import Versioned
 from replog.client.ledgers import Ledgers
 from replog.errors import (
@@ -12,6 +14,9 @@ from replog.errors import (
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, PendingLedger, Segment
 from replog.records.logs import decode_log, decode_log_page, decode_pending, encode_pending, list_log_pages
 from replog.records.paths import log_key_path, log_page_key_path, log_pending_key_path
+from replog.runtime.nursery import for_each
+
+_PAGES_AT_ONCE = 16
 
 
 class LogRecords:
@@ -61,20 +66,43 @@ class LogRecords:
         may be missing. Costs one read, and one for each page. Raises as `get`; `MetastoreCorruptError` if a page is missing."""
         head, _ = await self.get(name)
         found: list[Segment] = []
+        pages: dict[int, LogPage | None] = {}  # read ahead
         while True:
             start = max(head.first_segment_number, first, found[-1].number + 1 if found else 0)
             stop = head.next_segment_number if end is None else min(end, head.next_segment_number)
             # The pages are read from the oldest on; what remains is in the head.
             if start >= min(stop, head.first_listed_number):
                 return [*found, *(each for each in head.segments if start <= each.number < stop)]
-            page = await self.page(name, head.page_of(start))
+            if head.page_of(start) not in pages:
+                last = head.page_of(min(stop, head.first_listed_number) - 1)
+                pages = await self._pages(name, range(head.page_of(start), last + 1)[:_PAGES_AT_ONCE])
+            page = pages[head.page_of(start)]
             more = [] if page is None else [each for each in page.segments if start <= each.number < stop]
             if more[:1] and more[0].number == start:
                 found += more
                 continue
-            head = await self.after_missing(head, start)
+            head, pages = await self.after_missing(head, start), {}
             if start < head.first_segment_number:
                 found = []  # otherwise there would be a gap
+
+    async def _pages(self, name: str, numbers: Iterable[int]) -> dict[int, LogPage | None]:
+        pages: dict[int, LogPage | None] = {}
+
+        async def read(number: int) -> None:
+            pages[number] = await self.page(name, number)
+
+        await for_each(read, numbers, _PAGES_AT_ONCE)
+        return pages
+
+    async def first_since(self, name: str, time_ns: int) -> Segment | None:
+        """The first segment that may hold an entry that was sent at this time (ns since the epoch) or later; None if there is
+        none. One of which the record does not say it may: the caller looks into its ledger. Bookies are not asked. Raises as
+        `segments`."""
+        # Not by halving: segments have different writers, and their clocks need not agree.
+        for segment in await self.segments(name):
+            if segment.contents is None or segment.contents.may_be_sent_since(time_ns):
+                return segment
+        return None
 
     async def after_missing(self, head: LogMetadata, segment_number: int) -> LogMetadata:
         """Rereads a log's record after a segment was not found in its page. Raises `MetastoreCorruptError` if the segment was not

@@ -24,7 +24,8 @@ from replog.hookspecs import LogRolled
 from replog.log.log_driver import LogDriver
 from replog.log.record_batches import Positions
 from replog.protocol.chaining import LogChanged, LogRolling
-from replog.protocol.model import Position
+from replog.protocol.contents import Contents
+from replog.protocol.model import LedgerMetadata, Position
 
 _RETRY_AFTER_S = 5.0
 
@@ -103,6 +104,7 @@ class NextLedger:
         self._password = password
         self._since_ms = 0
         self._base = (changed.metadata, changed.version)  # the log's record on which the ledger was created
+        self._known: dict[int, Contents] = {}  # what ledgers hold that were closed since the record was written
 
     async def roll(self) -> tuple[LedgerWriter, int]:
         """Returns the new ledger's writer, which holds back what it gathers, and its segment number. Raises why not.
@@ -121,9 +123,9 @@ class NextLedger:
         # was kept goes with the version that it was created on.
         if self.writer is None:
             self._since_ms = self._ledgers.chance.time_ms()
-            machine = LogRolling(self.metadata, self._version, token, self._since_ms)
+            machine = LogRolling(self.metadata, self._version, token, self._since_ms, known=self._known)
         else:
-            machine = LogRolling(*self._base, token, self._since_ms, self.writer.ledger_id)
+            machine = LogRolling(*self._base, token, self._since_ms, self.writer.ledger_id, self._known)
         machine.start()
         try:
             changed = await self._driver.drive(machine, create_ledger, self._password)
@@ -134,8 +136,14 @@ class NextLedger:
             self._base = machine.base
         assert self.writer is not None
         self.metadata, self._version = changed.metadata, changed.version
+        self._known.clear()  # it is written now
         writer, self.writer = self.writer, None
         return writer, changed.metadata.segments[-1].number
+
+    def learn(self, closed: LedgerMetadata) -> None:
+        """A ledger of the log was closed: the next change of the log's record says what it holds."""
+        if closed.contents is not None:
+            self._known[closed.ledger_id] = closed.contents
 
     def leave(self) -> None:
         """Ends the writer that was kept, if any: nobody appends to its ledger."""
@@ -282,13 +290,14 @@ class Rolling:
         """Closes the ledger before the current one. The next roll must wait for it, because a takeover recovers only two."""
         try:
             await previous.aclose()
+            self._next.learn(previous.metadata)
             return
         except ReplogError:
             # The metastore fails, or a client recovers it that may die: it is closed as any client would close it.
             pass
         while self._current.writer.error is None and not self.leaving.is_set():  # a takeover recovers both
             try:
-                await self._ledgers.recover(previous.ledger_id, self._password)
+                self._next.learn(await self._ledgers.recover(previous.ledger_id, self._password))
                 return
             except LedgerNotFoundError:
                 return  # it was trimmed already

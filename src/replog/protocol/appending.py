@@ -34,6 +34,7 @@ from replog.protocol.chaining import (
     ReadLog,
     RecoverLedger,
 )
+from replog.protocol.contents import Contents, Known
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment, Transaction
 from replog.protocol.stages import Transitions, after, from_each
 
@@ -173,10 +174,11 @@ class LogAppending(LogMachine):
         # The ledgers that are added were closed by the job, those before them are recovered (L8).
         return added.open_from(added.next_segment_number) if wanted.ledger_ids else added
 
-    def ledgers_checked(self) -> None:
-        """All can be added to the log as it was read."""
+    def ledgers_checked(self, known: Known | None = None) -> None:
+        """All can be added to the log as it was read. `known` says what they hold."""
         if self._stage is not _Stage.CHECKING:
             return
+        self._known.update(known or {})
         self._move("ledgers checked")
         self._to_recover = [each.ledger_id for each in self.metadata.to_recover()]
         if not self._addition.ledger_ids:
@@ -185,9 +187,11 @@ class LogAppending(LogMachine):
         self._effects += [RecoverLedger(ledger_id) for ledger_id in self._to_recover]
         self._write_when_recovered()
 
-    def ledger_recovered(self, ledger_id: int) -> None:
-        """This ledger of the log is closed: nothing more is ever confirmed in it."""
+    def ledger_recovered(self, ledger_id: int, contents: Contents | None = None) -> None:
+        """This ledger of the log is closed: nothing more is ever confirmed in it. `contents` is what it holds, if that is
+        known."""
         if self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
+            self._learn(ledger_id, contents)
             self._to_recover.remove(ledger_id)
             self._write_when_recovered()
 
@@ -208,7 +212,7 @@ class LogAppending(LogMachine):
             self._move("last ledgers closed")
             assert self._change.proposed is None, "one change at a time"
             self._is_uncertain = False
-            self._propose(self._ready_head, self._ready_pages)
+            self._propose(self._ready_head.with_contents(self._known), self._ready_pages)
 
     # -- after it -----------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ import attrs
 
 from replog.errors import FencedError, LedgerNotFoundError, ReplogError, TakeoverFailedError
 from replog.protocol.change import Change, Settled
+from replog.protocol.contents import Contents, Known
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
 from replog.protocol.stages import Transitions, after, from_each
 
@@ -151,6 +152,7 @@ class LogMachine(ABC):
         self._effects: list[LogEffect] = []
         self._pages: dict[int, LogPage] = {}  # that must be written before the proposal
         self._reads_back = False
+        self._known: dict[int, Contents] = {}  # of closed ledgers, by id
 
     @property
     @abstractmethod
@@ -240,13 +242,18 @@ class LogMachine(ABC):
         """The log with this ledger at its end; what is complete leaves the head for pages."""
         assert all(each.ledger_id != ledger_id for each in self.metadata.segments), "a ledger is added once"
         pages, head = self._ready(now_ms)
-        self._propose(head.with_ledger(ledger_id, now_ms).open_from(first_open_number), pages)
+        added = head.with_contents(self._known).with_ledger(ledger_id, now_ms)
+        self._propose(added.open_from(first_open_number), pages)
 
     def _ready(self, now_ms: int) -> tuple[tuple[LogPage, ...], LogMetadata]:
         """The pages that must be written before something is added, and the head to add it to."""
         pages, head = self.metadata.split()
         is_new = self._change.version is None or head.is_deleted
         return pages, head.begun(now_ms) if is_new else head
+
+    def _learn(self, ledger_id: int, contents: Contents | None) -> None:
+        if contents is not None:
+            self._known[ledger_id] = contents
 
     def _finish(self, ledger_id: int | None) -> None:
         self._move("change written")
@@ -329,9 +336,10 @@ class LogTakeover(LogMachine):
         self._effects += [RecoverLedger(ledger_id) for ledger_id in self._to_recover]
         self._create_when_recovered()
 
-    def ledger_recovered(self, ledger_id: int) -> None:
-        """This ledger is closed: nothing more is ever confirmed in it."""
+    def ledger_recovered(self, ledger_id: int, contents: Contents | None = None) -> None:
+        """This ledger is closed: nothing more is ever confirmed in it. `contents` is what it holds, if that is known."""
         if self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
+            self._learn(ledger_id, contents)
             self._to_recover.remove(ledger_id)
             self._create_when_recovered()
 
@@ -387,12 +395,19 @@ class LogRolling(LogMachine):
 
     `metadata` is the log as the leader knows it: its last segment is the leader's. With `ledger_id`, it goes on with a
     ledger of an earlier roll that failed: then `metadata` and `version` are its `base`, those with which it was
-    created (L7)."""
+    created (L7). `known` says what closed ledgers of the log hold."""
 
     def __init__(
-        self, metadata: LogMetadata, version: int, nonce: str, now_ms: int, ledger_id: int | None = None
+        self,
+        metadata: LogMetadata,
+        version: int,
+        nonce: str,
+        now_ms: int,
+        ledger_id: int | None = None,
+        known: Known | None = None,
     ) -> None:
         super().__init__(metadata, version, nonce)
+        self._known.update(known or {})
         self.base = (metadata, version)
         self._now_ms = now_ms
         assert metadata.segments, "a log that is rolled has a ledger"

@@ -17,6 +17,7 @@ import attrs
 
 from replog.errors import LogNotFoundError
 from replog.protocol.chaining import LogEffect, LogMachine, ReadLog, RecoverLedger
+from replog.protocol.contents import Contents
 from replog.protocol.model import LogMetadata, PendingLedger, Segment
 from replog.protocol.stages import Transitions, after, from_each
 
@@ -246,7 +247,7 @@ class LogDeleting(_LogDropping):
             self._effects += [RecoverLedger(each.ledger_id) for each in log.to_recover()]
             self._delete_when_recovered()
 
-    def ledger_recovered(self, ledger_id: int) -> None:
+    def ledger_recovered(self, ledger_id: int, _contents: Contents | None = None) -> None:
         """This ledger is closed: its writer confirms nothing any more."""
         if self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
             self._to_recover.remove(ledger_id)

@@ -14,6 +14,7 @@ import attrs
 
 from replog.errors import PositionError
 from replog.protocol.batch import ENTRY_ID_MAX
+from replog.protocol.contents import Contents, Known
 from replog.protocol.digest import DigestType
 from replog.protocol.fragments import WRITER_TERM as WRITER_TERM
 from replog.protocol.fragments import Fragment as Fragment
@@ -42,7 +43,7 @@ class LedgerState(enum.Enum):
 @attrs.frozen
 class LedgerMetadata:
     """One ledger. `token` names the attempt that wrote this version, so that a lost answer can be resolved (M1). `gaps` are
-    the entries that members of its ensembles are known to lack (W7).
+    the entries that members of its ensembles are known to lack (W7). `contents` is what it holds, once it is closed.
 
     An unbounded ledger has a new term at each takeover (T2): `term` is the last one that a client claimed, and `owner` the nonce
     of that client's attempt; `open_term` is the last one that was opened for writing. Its fragments begin at `trim_to`, the first
@@ -64,6 +65,7 @@ class LedgerMetadata:
     owner: str = ""
     open_term: int = WRITER_TERM
     trim_to: int = 0
+    contents: Contents | None = None
 
     @property
     def last_fragment(self) -> Fragment:
@@ -125,24 +127,40 @@ class LedgerMetadata:
         """The indices whose bookies may lack this entry, though they should store it (W7)."""
         return frozenset(gap.index for gap in self.gaps if gap.holds(entry_id))
 
-    def closed_at(self, last_entry_id: int) -> LedgerMetadata:
-        """The same, closed; a last fragment that would hold no entry is dropped, the first one never. Gaps end there."""
+    def closed_at(self, last_entry_id: int, contents: Contents | None = None) -> LedgerMetadata:
+        """The same, closed; a last fragment that would hold no entry is dropped, the first one never. Gaps end there. Without
+        `contents` only their number is known."""
         # Readers take the last fragment for the one that holds the last entry.
         kept = [fragment for fragment in self.fragments[1:] if fragment.first_entry_id <= last_entry_id]
         fragments = (self.fragments[0], *kept)
         ended = [gap.until(last_entry_id) for gap in self.gaps if gap.first_entry_id <= last_entry_id]
         gaps = merged(ended, fragments)
         assert last_entry_id >= NO_ENTRY, "a ledger ends at an entry, or is empty (R8)"
-        return attrs.evolve(self, fragments=fragments, gaps=gaps, state=LedgerState.CLOSED, last_entry_id=last_entry_id)
+        contents = contents or Contents.of(last_entry_id + 1, None, None, None)
+        assert contents.entries == last_entry_id + 1, "entries are dense from 0 on (R8)"
+        return attrs.evolve(
+            self,
+            fragments=fragments,
+            gaps=gaps,
+            state=LedgerState.CLOSED,
+            last_entry_id=last_entry_id,
+            # Lengths and times of an unbounded ledger begin anew with each writer: what one of them knows is not the whole.
+            contents=None if self.is_unbounded else contents,
+        )
 
 
 @attrs.frozen
 class Segment:
-    """A ledger's place in a log. Numbers grow by one and are never reused (L3); ledger ids need not grow."""
+    """A ledger's place in a log. Numbers grow by one and are never reused (L3); ledger ids need not grow.
+
+    `contents` is written by the first change of the log's record after the ledger was closed, by a client that knows it. With
+    it, the ledger is closed; without it, the ledger's own record tells."""
 
     number: int
     ledger_id: int
     created_at_ms: int = 0
+    # A segment stays the same one whatever is known of it: a page and a head may differ in that.
+    contents: Contents | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen
@@ -271,6 +289,16 @@ class LogMetadata:
         """The segment with this number, if the head names it."""
         place = segment_number - self.first_listed_number
         return self.segments[place] if 0 <= place < len(self.segments) else None
+
+    def with_contents(self, known: Known) -> LogMetadata:
+        """The same with what is known of these closed ledgers; what the record says completely stays."""
+        segments = tuple(
+            attrs.evolve(each, contents=known[each.ledger_id])
+            if each.ledger_id in known and (each.contents is None or not each.contents.is_complete)
+            else each
+            for each in self.segments
+        )
+        return attrs.evolve(self, segments=segments)
 
     def open_from(self, segment_number: int) -> LogMetadata:
         """The same, where all ledgers of segments before this number are closed (L8)."""

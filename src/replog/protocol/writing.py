@@ -25,6 +25,7 @@ from replog.errors import FencedError, LedgerClosedError, LedgerDeletedError, Re
 from replog.protocol import batch as batches
 from replog.protocol import undecided
 from replog.protocol.batch import Batch
+from replog.protocol.contents import Confirmed as ConfirmedContents
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Confirmed, Failed, Finished, SendAdd, SendLastAddConfirmed
 from replog.protocol.fragments import Fragment
@@ -107,6 +108,7 @@ class LedgerWriting(LedgerMachine):
         self._replaced: dict[int, str] = {}  # the bookies that the change under way brings in, by index
         self._gaps = WriterGaps((index for index in range(self.quorum.ensemble) if missing >> index & 1), first)
         self._is_rolling = False  # the change under way was planned: no bookie has failed
+        self._contents = ConfirmedContents()
 
     # -- what the shell asks ------------------------------------------------------------------------------------
 
@@ -141,6 +143,7 @@ class LedgerWriting(LedgerMachine):
         assert payloads, "a gathering has entries"
         assert self._stage in _OPEN, "a writer that closes adds nothing"
         first = self.last_add_pushed + 1
+        timestamp_ns = self._contents.date(first, timestamp_ns)
         self.length += sum(map(len, payloads))
         self.last_add_pushed += len(payloads)
         stride = self.quorum.stride
@@ -185,6 +188,7 @@ class LedgerWriting(LedgerMachine):
         """Confirms what has its ack quorum and whose whole prefix has (W2)."""
         confirmed = self.last_add_confirmed
         ack = self.quorum.ack
+        newest: Batch | None = None
         while self._gatherings:
             gathering = self._gatherings[0]
             for pending in gathering.pending:
@@ -195,13 +199,15 @@ class LedgerWriting(LedgerMachine):
                 for pending in gathering.pending:
                     del self._pending[pending.batch.first_entry_id]
                 confirmed = gathering.last_entry_id
+                newest = gathering.pending[0].batch
                 continue
             break
-        if confirmed != self.last_add_confirmed:
+        if newest is not None:
             assert self.last_add_confirmed < confirmed <= self.last_add_pushed, (
                 "the last add confirmed never sinks (W2)"
             )
             self.last_add_confirmed = confirmed
+            self._contents.advance(newest.cumulative_length, newest.timestamp_ns)
             self._effects.append(Confirmed(confirmed))
 
     def publish(self) -> None:
@@ -341,7 +347,7 @@ class LedgerWriting(LedgerMachine):
     def _propose_close(self) -> None:
         last = self.last_add_confirmed
         assert self._stage is _Stage.CLOSING, "a writer closes once nothing else is proposed (R1)"
-        self._propose(self.metadata.with_gaps(self._gaps_until(last)).closed_at(last))
+        self._propose(self.metadata.with_gaps(self._gaps_until(last)).closed_at(last, self._contents.contents(last)))
 
     # -- what the metastore said ------------------------------------------------------------------------------------
 

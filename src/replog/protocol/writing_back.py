@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import attrs
 
 from replog.protocol.batch import Batch
+from replog.protocol.contents import Contents
 from replog.protocol.effects import ChooseReplacements, SendAdd
 from replog.protocol.fragments import Fragment
 from replog.protocol.gaps import Gap
@@ -45,6 +46,8 @@ class WritingBack:
         self._pending: dict[int, PendingBatch] = {}  # by first entry
         self._covered: dict[int, int] = {}  # by rotation: the last id that a recovered batch holds
         self._gaps = RecoveryGaps(quorum)
+        self._first_sent_ns: int | None = None  # when entry 0 was sent, if it was recovered
+        self._newest: dict[int, tuple[int, int]] = {}  # by rotation: length and time of the last recovered batch
 
     @property
     def is_full(self) -> bool:
@@ -58,6 +61,9 @@ class WritingBack:
         self._pending[batch.first_entry_id] = pending
         stride = self._quorum.stride
         self._covered[self.next_entry_id % stride] = batch.last_entry_id
+        self._newest[self.next_entry_id % stride] = (batch.cumulative_length, batch.timestamp_ns)
+        if batch.first_entry_id == 0:
+            self._first_sent_ns = batch.timestamp_ns
         while self._covered.get(self.next_entry_id % stride, -1) >= self.next_entry_id:
             self.next_entry_id += 1
         return self._sends(pending, self.members.in_use)
@@ -138,7 +144,14 @@ class WritingBack:
 
     def closed(self, metadata: LedgerMetadata, last_entry_id: int) -> LedgerMetadata:
         """The metadata of the ledger closed at this entry, with the private fragments and what bookies lack (R6, W7)."""
-        return self._ended(metadata, last_entry_id).closed_at(last_entry_id)
+        return self._ended(metadata, last_entry_id).closed_at(last_entry_id, self._contents(last_entry_id))
+
+    def _contents(self, last_entry_id: int) -> Contents:
+        stride = self._quorum.stride
+        size_bytes, last_sent_ns = self._newest.get(last_entry_id % stride, (None, None))
+        # A striped batch says how long the ledger is behind all batches that were built with it, and some may be missing.
+        size_bytes = size_bytes if stride == 1 else None
+        return Contents.of(last_entry_id + 1, size_bytes, self._first_sent_ns, last_sent_ns)
 
     def opened(self, metadata: LedgerMetadata, last_entry_id: int) -> LedgerMetadata:
         """The metadata of the ledger open for the writer of its term, whose first fragment begins behind this entry (T2)."""

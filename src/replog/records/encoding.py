@@ -15,6 +15,7 @@ import attrs
 import cattrs
 
 from replog.errors import MetastoreCorruptError
+from replog.protocol.contents import Contents
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import (
@@ -143,7 +144,9 @@ def _make_converter() -> cattrs.Converter:
     converter.register_structure_hook(Gap, _structure_gap)
     converter.register_unstructure_hook(Gap, attrs.astuple)
     converter.register_structure_hook(Segment, _structure_segment)
-    converter.register_unstructure_hook(Segment, attrs.astuple)
+    converter.register_unstructure_hook(Segment, _unstructure_segment)
+    converter.register_structure_hook(Contents, _structure_contents)
+    converter.register_unstructure_hook(Contents, Contents.as_tuple)
     converter.register_structure_hook(Transaction, _structure_transaction)
     converter.register_unstructure_hook(Transaction, attrs.astuple)
     converter.register_structure_hook(DigestType, lambda value, _type: _member(DigestType, value))
@@ -159,12 +162,31 @@ def _structure_gap(value: Any, _type: type) -> Gap:
     return Gap(*value)
 
 
+def _unstructure_segment(segment: Segment) -> tuple[int | None, ...]:
+    # In one list: a log's record has hundreds of segments, and a page a hundred.
+    place = (segment.number, segment.ledger_id, segment.created_at_ms)
+    return place if segment.contents is None else (*place, *segment.contents.as_tuple())
+
+
 def _structure_segment(value: Any, _type: type) -> Segment:
-    if not isinstance(value, list) or len(value) != 3 or any(type(each) is not int for each in value):
+    if not isinstance(value, list) or len(value) not in (3, 7) or any(type(each) is not int for each in value[:3]):
         raise TypeError(
-            f"{value!r} is not a segment, which is three numbers: its own, its ledger's, and its time in ms"
+            f"{value!r} is not a segment, which is three numbers: its own, its ledger's, and its time in ms; and four of what "
+            "the ledger holds, if it is closed and that is known"
         )
-    return Segment(*value)
+    contents = _structure_contents(value[3:], Contents) if len(value) > 3 else None
+    return Segment(value[0], value[1], value[2], contents)
+
+
+def _structure_contents(value: Any, _type: type) -> Contents:
+    if not isinstance(value, list) or len(value) != 4 or type(value[0]) is not int:
+        raise TypeError(f"{value!r} is not what a ledger holds: its entries, its bytes, and two times in ms")
+    if any(each is not None and type(each) is not int for each in value[1:]):
+        raise TypeError(f"{value!r} is not what a ledger holds: each of its bytes and times is a number or null")
+    contents = Contents(*value)
+    if faults := contents.faults():
+        raise ValueError("; ".join(faults))
+    return contents
 
 
 def _structure_transaction(value: Any, _type: type) -> Transaction:

@@ -57,6 +57,13 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
         faults.append(f"last_entry_id: {metadata.last_entry_id} in a ledger that is {metadata.state.value}")
     if metadata.last_entry_id is not None and metadata.last_entry_id < -1:
         faults.append(f"last_entry_id: {metadata.last_entry_id} is not an entry id")
+    if metadata.contents is not None and (metadata.last_entry_id, metadata.is_unbounded) != (
+        metadata.contents.entries - 1,
+        False,
+    ):
+        faults.append(
+            f"contents: {metadata.contents.entries} entries of a ledger that ends at {metadata.last_entry_id}"
+        )
     # Gaps refer to fragments: in a record whose fragments are impossible they could only be misjudged.
     return faults or _term_faults(metadata) or _gap_faults(metadata)
 

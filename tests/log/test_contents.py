@@ -1,0 +1,118 @@
+"""What a log's record says of its closed ledgers: entries, bytes and times, from whoever closed them; and searches by time."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+import trio.testing
+
+import replog
+from replog.config import ClientOptions
+from replog.protocol.contents import Contents
+from replog.protocol.model import LogMetadata
+from tests.kit import cluster
+
+QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+MS = 1_000_000
+
+
+async def said(client: replog.Client) -> list[Contents | None]:
+    return [segment.contents for segment in await client.log_segments("log")]
+
+
+async def true(client: replog.Client, segment: int) -> Contents:
+    """What a reader finds in the segment."""
+    async with client.read_log("log") as reader:
+        records = [record async for record in reader if record.position.segment == segment]
+    times = [record.timestamp_ns for record in records]
+    return Contents(len(records), sum(len(each.data) for each in records), min(times) // MS, -(-max(times) // MS))
+
+
+async def test_a_segment_says_what_its_closed_ledger_holds(autojump_clock: trio.testing.MockClock) -> None:
+    """A roll writes what the leader closed before it; a takeover what its predecessor closed last."""
+    async with cluster() as world, world.client(QUICK) as client:
+        client._logs.page_segments = 2
+        async with client.write_log("log") as log:
+            await log.extend([b"1", b"22"])
+            await log.append(b"333")
+            await log.roll()
+            assert await said(client) == [None, None], "the first ledger was closed after the change"
+            await log.roll()
+            assert await said(client) == [await true(client, 1), None, None]
+            await log.append(b"4444")
+        async with client.write_log("log"):
+            first, *rest = await said(client)
+            assert first == await true(client, 1)
+            assert rest == [Contents(0, 0), await true(client, 3), None]
+        for _ in range(5):
+            async with client.write_log("log") as log:
+                await log.append(b"5")
+        head = await client.log_metadata("log")
+        assert head.first_listed_number > 2, "the first are in pages"
+        assert (await said(client))[:3] == [first, *rest[:2]]
+
+
+async def test_added_ledgers_say_what_they_hold(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        async with client.write_log("log") as log:
+            await log.append(b"1")
+        async with client.create_ledger(custom={"log": "log", "job": "j"}) as writer:
+            await writer.extend([b"22", b"333"])
+        await client.append_ledgers("log", [writer.ledger_id])
+        assert await said(client) == [await true(client, 1), await true(client, 2)]
+
+
+async def test_a_recovery_says_only_what_it_knows(autojump_clock: trio.testing.MockClock) -> None:
+    """R4: it reads behind the last add confirmed, and copies what it finds."""
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        async with client.write_log("log") as log:
+            await log.append(b"1")
+            async with other.write_log("log"):
+                one, _ = await said(other)
+                assert one == await true(other, 1), "nothing told the bookies that it is confirmed"
+        async with client.write_log("log") as log:
+            await log.append(b"1")
+            await log.append(b"22")
+            async with other.write_log("log"):
+                _, _, both, _ = await said(other)
+                found = await true(other, 3)
+                assert both == attrs.evolve(found, first_sent_ms=None), "it began behind the first one"
+        async with client.write_log("log") as log:
+            await log.append(b"1")
+            await trio.sleep(60)
+            async with other.write_log("log"):
+                *_, idle, _ = await said(other)
+                assert idle == Contents(1), "it copied nothing"
+
+
+async def test_a_search_by_time_asks_no_bookie(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        client._logs.page_segments = 2
+        async with client.write_log("log") as log:
+            for _ in range(6):
+                await log.append(b"1")
+                await trio.sleep(1)
+                await log.roll()
+        async with client.read_log("log") as reader:
+            times = [record.timestamp_ns async for record in reader]
+        contents = {number: each for number, each in enumerate(await said(client), 1) if each is not None}
+        assert set(contents) == {1, 2, 3, 4, 5}
+        for time_ns in (times[0] - MS, times[0], times[2], times[4], times[4] + 2 * MS):
+            found = await client._logs.first_since("log", time_ns)
+            expected = [number for number, each in contents.items() if (each.last_sent_ms or 0) * MS >= time_ns]
+            assert found is not None
+            assert found.number == (expected[0] if expected else 6), "of the last two nothing is known yet"
+        async with client.write_log("log"):
+            last = (await client.log_segments("log"))[-1].number
+        found = await client._logs.first_since("log", times[-1] + 2 * MS)
+        assert found is not None
+        assert found.number == last
+
+
+def test_what_is_known_completely_stays() -> None:
+    log = LogMetadata("log").with_ledgers([7, 8, 9], 0)
+    known = log.with_contents({7: Contents(3), 8: Contents(0, 0)})
+    assert [each.contents for each in known.segments] == [Contents(3), Contents(0, 0), None]
+    more = known.with_contents({7: Contents(3, 30, 1, 2), 8: Contents(5)})
+    assert [each.contents for each in more.segments] == [Contents(3, 30, 1, 2), Contents(0, 0), None]
+    assert more == log, "segments are the same ones, whatever is known of them"
