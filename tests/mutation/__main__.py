@@ -33,7 +33,9 @@ def main() -> int:
                 )
                 if not is_wanted or (options.missing and mutant.name in caught):
                     continue
-                found = catching(mutant, source, mutant.tests[: max(1, len(mutant.tests) - 2)] if options.quick else None)
+                found = catching(
+                    mutant, source, mutant.tests[: max(1, len(mutant.tests) - 2)] if options.quick else None
+                )
                 is_right = bool(found) is not bool(mutant.equivalent)
                 failures += not is_right
                 print(f"{layer} {mutant.name}: {found or 'not caught'}{'' if is_right else ' <--'}", flush=True)
