@@ -16,7 +16,6 @@ import trio
 
 import replog
 from replog.abc import (
-    UNBOUNDED,
     Authenticator,
     Connection,
     Doubt,
@@ -111,16 +110,11 @@ class FaultyStorage(Storage):
         if self.doubts is None:
             self.inner.bound_doubt(below_ledger_id)
             return
-        doubted, lost = (
-            below_ledger_id if bound == UNBOUNDED else bound
-            for bound in (self.doubts.doubted_below, self.doubts.lost_below)
-        )
-        self.doubts = Doubt(doubted, lost, self.doubts.reasons)
+        self.doubts = self.doubts.bounded(below_ledger_id)
 
-    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:
-        if self.doubts is not None and self.doubts == found:
-            bounds = min(found.doubted_below, below_ledger_id), min(found.lost_below, below_ledger_id)
-            self.doubts = Doubt(*bounds, found.reasons if bounds[0] else ())
+    def settle_doubt(self, found: Doubt, left: Doubt) -> None:
+        if self.doubts == found:
+            self.doubts = left
 
     def statistics(self) -> Mapping[str, float]:
         return self.inner.statistics()

@@ -103,15 +103,13 @@ def test_settled_doubt_is_gone_durably() -> None:
     """B8: the bookie has fenced those ledgers, and vouches again."""
     disk = in_doubt(40)
     mark = opened(disk)
-    mark.settle(Doubt(41, 40), 0)
+    mark.settle(Doubt(41, 40), Doubt())
     assert mark.doubt.doubted_below == 40, "another doubt than the one that was looked into"
-    mark.settle(mark.doubt, 50)
-    assert mark.doubt.doubted_below == 40
-    mark.settle(mark.doubt, 12)
-    assert opened(disk).doubt == mark.doubt == Doubt(12, 12, ("a file is gone",))
-    mark.settle(mark.doubt, 0)
+    mark.settle(mark.doubt, mark.doubt.settled(12, {30}))
+    assert opened(disk).doubt == mark.doubt == Doubt(12, 12, ("a file is gone",), 40, frozenset({30}))
+    mark.settle(mark.doubt, mark.doubt.settled(0, {3}))
     again = opened(disk)
-    assert again.doubt == Doubt()
+    assert again.doubt == Doubt(fences_lost_below=40, fenced_again=frozenset({3, 30}))
     assert (again.accounted, again.accounted_names) == (8, ("7.journal",)), "the same gap is not found again"
 
 
@@ -122,6 +120,32 @@ def test_new_doubt_raises_a_bounded_one() -> None:
     assert opened(disk).doubt == Doubt(UNBOUNDED, 40, ("a file is gone", "once more"))
     mark.bound(50)
     assert opened(disk).doubt == Doubt(50, 40, ("a file is gone", "once more"))
+
+
+def test_new_loss_may_have_taken_the_fences_that_were_made_again() -> None:
+    """B8: but never lowers the bound below which fences were lost."""
+    disk = in_doubt(40)
+    mark = opened(disk)
+    mark.settle(mark.doubt, mark.doubt.settled(0, {3}))
+    mark.raise_doubt(["once more"], is_lost=True, position=9)
+    mark.bound(50)
+    assert opened(disk).doubt == mark.doubt == Doubt(50, 50, ("once more",), 40)
+    mark.settle(mark.doubt, mark.doubt.settled(0))
+    assert opened(disk).doubt == Doubt(fences_lost_below=50)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "taken"),
+    [
+        (Doubt(), {0, 39, 40, 50}),
+        (Doubt(40, 40), {40, 50}),
+        (Doubt(0, 0, (), 40, frozenset({39})), {39, 40, 50}),
+        (Doubt(50, 0, (), 40, frozenset({39})), {50}),
+    ],
+)
+def test_adds_are_taken_where_no_fence_was_lost(doubt: Doubt, taken: set[int]) -> None:
+    """B8."""
+    assert {each for each in (0, 39, 40, 50) if doubt.takes_adds(each)} == taken
 
 
 def test_mark_may_be_set_back() -> None:
@@ -283,7 +307,10 @@ def golden(name: str) -> bytes:
 
 SLOT = Slot(7, 1000, bytes.fromhex("01010101010141018101010101010101"), 30, 20, 5)
 RECORD = DoubtRecord(
-    SLOT.identity, Doubt(30, 20, ("000000000001.journal is damaged at 4096",)), 999, ("000000000002.log",)
+    SLOT.identity,
+    Doubt(30, 20, ("000000000001.journal is damaged at 4096",), 25, frozenset({24, 7})),
+    999,
+    ("000000000002.log",),
 )
 
 

@@ -15,7 +15,7 @@ from replog.client.losses import EntriesAtRisk
 from replog.config import ClientOptions
 from replog.errors import AdministrationError, LossNotAcceptedError, RecoveryUndecidedError, StorageIdentityError
 from replog.hookspecs import StorageInDoubt
-from replog.protocol.messages import RecoveryReadRequest, Status
+from replog.protocol.messages import RecoveryReadRequest, Status, WriteLastAddConfirmedRequest
 from replog.protocol.model import LedgerState
 from replog.records.bookies import Cookie, cookie_key, decode_cookie
 from replog.testing import Fault
@@ -53,6 +53,7 @@ async def test_no_plain_adds_in_doubt_but_fences_and_recovery_adds(is_instant: b
         served.storage.doubts = Doubt(2, 2)
         served.server.look_at_doubt()
         assert (await served.ask(add(a_batch(0)))).status is Status.IN_DOUBT
+        assert (await served.ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, b"any"))).status is Status.IN_DOUBT
         assert (await served.ask(add(a_batch(0), term=2, recovery=True))).status is Status.OK
         assert (await served.ask(fence())).status is Status.OK
         assert (await served.ask(add(a_batch(1)))).status is Status.FENCED

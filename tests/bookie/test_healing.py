@@ -7,14 +7,18 @@ import trio
 import trio.testing
 
 import replog
-from replog.abc import UNBOUNDED, Doubt
-from replog.backends.memory import MemoryStorage
+from replog.abc import UNBOUNDED, Doubt, SetMarks
+from replog.api import Client
 from replog.bookie.healing import Healing
+from replog.client.ledger_writer import LedgerWriter
 from replog.config import BookieOptions
-from tests.bookie.test_doubt import restart_in_doubt
+from replog.protocol.messages import WriteLastAddConfirmedRequest
+from tests.bookie.test_doubt import FAST, restart_in_doubt
 from tests.kit import Bookie, Cluster, cluster, read_ledger, until
 
 TWO = replog.Quorum(2, 2, 1)
+THREE = replog.Quorum(3, 3, 2)
+HEALING = BookieOptions(storage="memory", heal="auto")
 LOSS = Doubt(UNBOUNDED, UNBOUNDED, ("journal 7 is gone",))
 
 
@@ -29,26 +33,28 @@ def below(bookie: Bookie) -> int:
     return bookie.storage.doubt().doubted_below
 
 
+async def settled(bookie: Bookie) -> None:
+    await until(lambda: below(bookie) == 0, within_s=200)
+
+
 async def test_bookie_vouches_again_when_all_ledgers_are_closed(autojump_clock: trio.testing.MockClock) -> None:
-    healing = BookieOptions(storage="memory", heal="auto")
-    async with cluster(2, healing) as world, world.client(quorum=TWO) as client:
+    async with cluster(2, HEALING) as world, world.client(quorum=TWO) as client:
         async with client.create_ledger() as closed:
             await closed.append(b"x")
         async with client.create_ledger() as deposed:
             await deposed.append(b"y")
             await client.recover_ledger(deposed.ledger_id)
             bookie = await in_doubt(world, forget=deposed.ledger_id)
-            assert below(bookie) == deposed.ledger_id + 1
-            await until(lambda: bookie.storage.doubt() == Doubt(), within_s=200)
-        marks = bookie.storage.marks(deposed.ledger_id)
-        assert marks is not None
-        assert marks.fence_term >= 2
+            await settled(bookie)
+        assert bookie.storage.doubt() == Doubt(fences_lost_below=deposed.ledger_id + 1)
         assert bookie.server.statistics()["doubted_below_ledger_id"] == 0
         assert await read_ledger(client, closed.ledger_id) == [b"x"]
+        async with client.create_ledger() as later:
+            await later.append(b"z")
+        assert bookie.storage.marks(later.ledger_id) is not None
 
 
-async def test_doubt_stays_unless_healing_is_asked_for(autojump_clock: trio.testing.MockClock) -> None:
-    """A deleted ledger of which the bookie lost everything can't be fenced: only an operator knows that there is none."""
+async def test_doubt_stays_where_the_operator_wants_it(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(2) as world, world.client(quorum=TWO) as client:
         async with client.create_ledger() as closed:
             await closed.append(b"x")
@@ -57,7 +63,9 @@ async def test_doubt_stays_unless_healing_is_asked_for(autojump_clock: trio.test
         assert below(bookie) == closed.ledger_id + 1
 
 
-async def test_doubt_sinks_to_the_last_undecided_ledger(autojump_clock: trio.testing.MockClock) -> None:
+async def test_doubt_sinks_to_the_last_undecided_ledger(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with cluster(2) as world, world.client(quorum=TWO) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"x")
@@ -66,35 +74,117 @@ async def test_doubt_sinks_to_the_last_undecided_ledger(autojump_clock: trio.tes
                     await other.append(b"y")
             bookie = await in_doubt(world)
             healing = Healing(bookie.server, world.metastore)
+            for _ in range(2):
+                await healing.heal()
+            assert below(bookie) == writer.ledger_id + 1
+            assert caplog.text.count(f"closed, recovered or taken over: {writer.ledger_id}\n") == 1
+        await healing.heal()
+        assert below(bookie) == 0
+
+
+async def deposed(world: Cluster, client: Client) -> tuple[LedgerWriter, Bookie]:
+    """A writer that is paused since before the recovery of its ledger, which was deleted then. The bookie that is returned was
+    fenced, lost all that it knew of the ledger, and has healed; another one was neither fenced nor told of the deletion."""
+    writer = await client._ledgers.create(client.default_quorum)
+    await writer.append(b"x")
+    loses, unfenced, fenced = world.bookies
+    unfenced.wire.is_deaf = True
+    for each in world.bookies:  # it would publish what is confirmed
+        each.wire.lose_answer = lambda request: isinstance(request, WriteLastAddConfirmedRequest)
+    async with world.client(FAST, THREE) as other:
+        await other.recover_ledger(writer.ledger_id)
+        await loses.kill()
+        await other.delete_ledger(writer.ledger_id)
+    await restart_in_doubt(loses, LOSS, forget=writer.ledger_id)
+    await settled(loses)
+    unfenced.wire.is_deaf = False
+    fenced.wire.is_deaf = True
+    marks = unfenced.storage.marks(writer.ledger_id)
+    assert marks is not None
+    assert marks.fence_term == 1
+    return writer, loses
+
+
+async def test_paused_writer_of_deleted_ledger_finds_no_quorum(autojump_clock: trio.testing.MockClock) -> None:
+    """L5, B8: of the ledger nothing is left that could be fenced, neither its record nor anything on the bookie."""
+    async with cluster(3, HEALING) as world, world.client(FAST, THREE) as client:
+        writer, bookie = await deposed(world, client)
+        assert bookie.storage.marks(writer.ledger_id) is None
+        with pytest.raises(replog.NotEnoughBookiesError, match="unknown fate"):
+            await writer.append(b"lost")
+
+
+async def test_delayed_copy_does_not_open_deleted_ledger_again(autojump_clock: trio.testing.MockClock) -> None:
+    """B8: a late copy or fence of an old term makes marks, which prove nothing about the fence that was lost."""
+    async with cluster(3, HEALING) as world, world.client(FAST, THREE) as client:
+        writer, bookie = await deposed(world, client)
+        bookie.storage.inner.commit([SetMarks(writer.ledger_id, None, 1)])
+        await bookie.kill()
+        await bookie.start()
+        with pytest.raises(replog.NotEnoughBookiesError, match="unknown fate"):
+            await writer.append(b"lost")
+
+
+async def test_open_ledger_of_other_bookies_takes_a_healed_one_in(autojump_clock: trio.testing.MockClock) -> None:
+    """B8: it is fenced with the term of its record before it takes entries again."""
+    async with cluster(3, HEALING) as world, world.client(FAST, TWO) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"0")
+            ensemble = writer.metadata.last_fragment.ensemble
+            (spare,) = (each for each in world.bookies if each.bookie_id not in ensemble)
+            await restart_in_doubt(spare, LOSS)
+            await settled(spare)
+            marks = spare.storage.marks(writer.ledger_id)
+            assert marks is not None
+            assert (marks.key, marks.fence_term) == (None, 1)
+            await world.named(ensemble)[0].kill()
+            await writer.append(b"1")
+            assert spare.bookie_id in writer.metadata.last_fragment.ensemble
+        assert holds(spare, writer.ledger_id, 1, 1)
+
+
+async def test_writer_is_not_fenced_by_a_bookie_that_heals(autojump_clock: trio.testing.MockClock) -> None:
+    """B8: it replaces the bookie, whose doubt ends with that."""
+    async with cluster(4) as world, world.client(FAST, THREE) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"0")
+            bookie = world.named(writer.metadata.last_fragment.ensemble)[0]
+            await restart_in_doubt(bookie, LOSS, forget=writer.ledger_id)
+            healing = Healing(bookie.server, world.metastore)
             await healing.heal()
             assert below(bookie) == writer.ledger_id + 1
-        await healing.heal()
-        assert bookie.storage.doubt() == Doubt()
+            await writer.append(b"1")
+            await until(lambda: bookie.bookie_id not in writer.metadata.last_fragment.ensemble, within_s=20)
+            await healing.heal()
+            assert below(bookie) == 0
+            await writer.append(b"2")
+        assert await read_ledger(client, writer.ledger_id) == [b"0", b"1", b"2"]
 
 
-async def test_ledger_that_was_deleted_is_fenced_before_the_bookie_vouches(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """L5: its record cannot say with which term; without a fence the deposed writer finds its ack quorum."""
-    async with cluster(1) as world, world.client(quorum=replog.Quorum(1, 1, 1)) as client:
-        async with client.create_ledger() as writer:
-            await writer.append(b"x")
-            marks = world.bookies[0].storage.marks(writer.ledger_id)
-            assert marks is not None
-            await client.recover_ledger(writer.ledger_id)
+async def test_takeover_of_an_unbounded_ledger_decides_it(autojump_clock: trio.testing.MockClock) -> None:
+    """B8: with as many bookies as the ensemble has, nobody can replace the one in doubt; a new term asks for nothing older."""
+    async with cluster(3) as world, world.client(FAST, THREE) as client:
+        async with client.create_ledger(unbounded=True) as first:
+            await first.append(b"0")
             bookie = world.bookies[0]
-            await bookie.kill()
-            # The end of its journal is gone, with the fence; and the hint of the deletion does not reach it.
-            assert isinstance(bookie.storage.inner, MemoryStorage)
-            bookie.storage.inner._content.ledgers[writer.ledger_id].marks = marks
-            await client.delete_ledger(writer.ledger_id)
-            bookie.storage.doubts = LOSS
-            await bookie.start()
-            await until(lambda: not bookie.storage.doubt().is_unbounded)
-            await Healing(bookie.server, world.metastore).heal()
-            assert bookie.storage.doubt() == Doubt()
-            with pytest.raises(replog.FencedError):
-                await writer.append(b"lost")
+            await restart_in_doubt(bookie, LOSS, forget=first.ledger_id)
+            healing = Healing(bookie.server, world.metastore)
+            await first.append(b"1")
+            for _ in range(2):
+                await healing.heal()
+            assert below(bookie) == first.ledger_id + 1, "the writer may count what was lost"
+        async with client.take_over_ledger(first.ledger_id) as second:
+            await second.append(b"2")
+            await healing.heal()
+            assert below(bookie) == 0
+            await trio.sleep(10)
+            number = await second.append(b"3")
+            await until(lambda: holds(bookie, first.ledger_id, number, 2))
+        assert await read_ledger(client, first.ledger_id) == [b"0", b"1", b"2", b"3"]
+
+
+def holds(bookie: Bookie, ledger_id: int, entry_id: int, stamp: int) -> bool:
+    return bool(bookie.storage.inner.read(ledger_id, entry_id, stamp, 1))
 
 
 async def test_new_loss_while_it_heals_is_not_settled(autojump_clock: trio.testing.MockClock) -> None:

@@ -205,6 +205,8 @@ def test_doubt() -> None:
         "identity": IDENTITY.hex(),
         "doubted_below": 30,
         "lost_below": 20,
+        "fences_lost_below": 25,
+        "fenced_again": [7, 24],
         "accounted": 999,
         "accounted_names": ["000000000002.log"],
         "reasons": ["000000000001.journal is damaged at 4096"],

@@ -250,7 +250,7 @@ MUTANTS = (
         "doubt-not-looked-at",
         "B8",
         "server.py",
-        "is_in_doubt = ledger_id < self.doubt.doubted_below",
+        "is_in_doubt = not self.doubt.takes_adds(ledger_id)",
         "is_in_doubt = False",
         "a bookie whose storage doubts takes adds of a deposed writer",
     ),

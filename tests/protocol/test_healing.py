@@ -7,7 +7,7 @@ import pytest
 
 from replog.protocol.healing import fence_to_vouch
 from replog.protocol.messages import Status
-from replog.protocol.model import Fragment, LedgerState
+from replog.protocol.model import WRITER_TERM, Fragment, LedgerState
 from replog.protocol.quorum import Quorum
 from tests.protocol.bookies import Bookie
 from tests.protocol.driving_filling import LEDGER, World
@@ -22,24 +22,32 @@ def record(state: LedgerState, term: int = 1, last: str = "abd") -> World:
 
 
 @pytest.mark.parametrize(
-    ("state", "term", "bookie_id", "wanted"),
+    ("state", "term", "bookie_id", "seen_term", "wanted"),
     [
-        (LedgerState.CLOSED, 2, "a", 2),
-        (LedgerState.CLOSED, 1, "a", 1),
-        (LedgerState.OPEN, 1, "a", None),
-        (LedgerState.OPEN, 1, "c", 1),
-        (LedgerState.OPEN, 7, "h", 7),
-        (LedgerState.IN_RECOVERY, 2, "a", None),
-        (LedgerState.IN_RECOVERY, 2, "h", None),
+        (LedgerState.CLOSED, 2, "a", 1, 2),
+        (LedgerState.CLOSED, 1, "a", 1, 1),
+        (LedgerState.OPEN, 1, "a", 1, None),
+        (LedgerState.OPEN, 1, "c", 1, 1),
+        (LedgerState.OPEN, 7, "h", 7, 7),
+        (LedgerState.OPEN, 7, "a", 7, None),
+        (LedgerState.OPEN, 7, "a", 6, 7),  # a takeover opened this fragment since the bookie was started
+        (LedgerState.OPEN, 7, "a", 8, None),  # the record is from a back-up
+        (LedgerState.IN_RECOVERY, 2, "a", 1, None),
+        (LedgerState.IN_RECOVERY, 2, "h", 1, None),
     ],
 )
-def test_fence_follows_from_the_record(state: LedgerState, term: int, bookie_id: str, wanted: int | None) -> None:
-    assert fence_to_vouch(record(state, term).metadata, bookie_id) == wanted
+def test_fence_follows_from_the_record(
+    state: LedgerState, term: int, bookie_id: str, seen_term: int, wanted: int | None
+) -> None:
+    metadata = record(state, term).metadata
+    last = attrs.evolve(metadata.last_fragment, term=term)
+    metadata = attrs.evolve(metadata, fragments=(*metadata.fragments[:-1], last))
+    assert fence_to_vouch(metadata, bookie_id, seen_term) == wanted
 
 
 def heal(world: World, bookie_id: str) -> bool:
     """As the bookie does: the fence first, then the doubt ends."""
-    term = fence_to_vouch(world.metadata, bookie_id)
+    term = fence_to_vouch(world.metadata, bookie_id, WRITER_TERM)
     if term is None:
         return False
     bookie = world.bookies[bookie_id]

@@ -103,7 +103,7 @@ class SimulatedBookie(Server):
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             disk = self.disk.get(ledger_id)
-            is_in_doubt = ledger_id < self.doubt.doubted_below
+            is_in_doubt = not self.doubt.takes_adds(ledger_id)
             marks = disk.marks() if disk is not None else Marks()
             ledger = LedgerOnBookie(ledger_id, marks, is_in_doubt=is_in_doubt)
             self._ledgers[ledger_id] = ledger

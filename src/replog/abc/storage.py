@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import trio
@@ -39,14 +39,20 @@ UNBOUNDED = (1 << 63) - 1  # above every ledger id: the doubt concerns every led
 
 @attrs.frozen
 class Doubt:
-    """The ledgers for which a storage cannot vouch (B8): those with ids below two bounds.
+    """The ledgers for which a storage cannot vouch (B8): those with ids below some bounds.
 
     Below `doubted_below`, the storage cannot prove that it still has every entry that it made durable. Below `lost_below`,
-    it knows that it lost some. `lost_below <= doubted_below`. `reasons` name files and offsets, for people."""
+    it knows that it lost some. `lost_below <= doubted_below`. `reasons` name files and offsets, for people.
+
+    Below `fences_lost_below`, the storage was in doubt once, and may have lost fences. That bound never sinks: of a ledger that
+    was deleted, nothing is left that could be fenced again. `fenced_again` are the ledgers below it that the bookie fenced again,
+    and that may still have a writer."""
 
     doubted_below: int = 0
     lost_below: int = 0
     reasons: tuple[str, ...] = ()
+    fences_lost_below: int = 0
+    fenced_again: frozenset[int] = frozenset()
 
     @property
     def is_unbounded(self) -> bool:
@@ -58,6 +64,32 @@ class Doubt:
         if ledger_id >= self.doubted_below:
             return Status.NO_ENTRY
         return Status.NO_ENTRY_AFTER_LOSS if ledger_id < self.lost_below else Status.NO_ENTRY_IN_DOUBT
+
+    def takes_adds(self, ledger_id: int) -> bool:
+        """True if the ledger's fence cannot have been lost: only then a writer's adds are taken."""
+        if ledger_id < self.doubted_below:
+            return False
+        return ledger_id >= self.fences_lost_below or ledger_id in self.fenced_again
+
+    def raised(self, reasons: tuple[str, ...], *, is_lost: bool) -> Doubt:
+        """This doubt after the storage found less than it had: it concerns every ledger, and no fence is certain any more."""
+        lost_below = UNBOUNDED if is_lost else self.lost_below
+        return Doubt(UNBOUNDED, lost_below, reasons, self.fences_lost_below)
+
+    def bounded(self, below_ledger_id: int) -> Doubt:
+        """This doubt where ledgers with this id or a higher one are known to be later than the loss."""
+        doubted, lost = (
+            below_ledger_id if bound == UNBOUNDED else bound for bound in (self.doubted_below, self.lost_below)
+        )
+        return attrs.evolve(self, doubted_below=doubted, lost_below=lost)
+
+    def settled(self, below_ledger_id: int, fenced: Iterable[int] = ()) -> Doubt:
+        """This doubt where it is left only about ledgers below this id. `fenced` are those that the bookie has fenced, durably,
+        and that may have a writer: only they take plain adds again."""
+        assert not self.is_unbounded, "a doubt is bounded before it is settled (B8)"
+        doubted, lost = min(self.doubted_below, below_ledger_id), min(self.lost_below, below_ledger_id)
+        fences_lost_below = max(self.fences_lost_below, self.doubted_below)
+        return Doubt(doubted, lost, self.reasons if doubted else (), fences_lost_below, self.fenced_again.union(fenced))
 
 
 class Storage(ABC):
@@ -172,11 +204,11 @@ class Storage(ABC):
         Lowers each bound of `doubt` that is `UNBOUNDED` to this id, durably. Blocks for a sync. Raises `StorageFullError`
         (the doubt stays as it was), `StorageFailedError`."""
 
-    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:  # noqa: B027 - a default, not an oversight
-        """Ends the doubt about ledgers with this id or a higher one: the bookie has fenced them, and vouches again.
+    def settle_doubt(self, found: Doubt, left: Doubt) -> None:  # noqa: B027 - a default, not an oversight
+        """Replaces the doubt by what is left of it (`Doubt.settled`), durably: the bookie vouches again for other ledgers.
 
-        Lowers each bound of `doubt` to this id at most, durably; with 0 there is no doubt left. Changes nothing if the doubt is
-        not the one that was found: something more was lost meanwhile. Blocks for a sync. Raises as `bound_doubt`."""
+        Changes nothing if the doubt is not the one that was found: something more was lost meanwhile. Blocks for a sync. Raises
+        as `bound_doubt`."""
 
     def statistics(self) -> Mapping[str, float]:
         """Counters and gauges, by names with units, for people and metrics."""

@@ -13,7 +13,8 @@ with the higher generation counts. A slot has 64 bytes, little-endian (format 1)
 storage that finds the same gap at its next start has found nothing new. It is one line of JSON and a line with the CRC32C
 of the first, and is replaced atomically.
 
-Both files are made with the storage, and each has a copy of the two bounds; the higher one counts. A storage without its
+Both files are made with the storage, and each has a copy of the first two bounds; the higher one counts. The third is in the
+doubt alone: without its doubt a storage doubts every ledger, which covers it. A storage without its
 mark, or without its doubt, cannot tell whether it lost anything: it doubts every ledger. Missing, damaged, and another
 bookie's are the same.
 """
@@ -119,6 +120,8 @@ def pack_doubt(record: DoubtRecord) -> bytes:
             "identity": record.identity.hex(),
             "doubted_below": doubt.doubted_below,
             "lost_below": doubt.lost_below,
+            "fences_lost_below": doubt.fences_lost_below,
+            "fenced_again": sorted(doubt.fenced_again),
             "accounted": record.accounted,
             "accounted_names": list(record.accounted_names),
             "reasons": list(doubt.reasons),
@@ -138,7 +141,13 @@ def unpack_doubt(data: bytes) -> DoubtRecord | None:
             return None
         return DoubtRecord(
             bytes.fromhex(content["identity"]),
-            Doubt(int(content["doubted_below"]), int(content["lost_below"]), tuple(map(str, content["reasons"]))),
+            Doubt(
+                int(content["doubted_below"]),
+                int(content["lost_below"]),
+                tuple(map(str, content["reasons"])),
+                int(content["fences_lost_below"]),
+                frozenset(map(int, content["fenced_again"])),
+            ),
             int(content["accounted"]),
             tuple(map(str, content["accounted_names"])),
         )
@@ -238,7 +247,7 @@ class DurableMark:
         doubted = max(doubt.doubted_below, slot.doubted_below if slot else 0, UNBOUNDED if reasons else 0)
         lost = max(doubt.lost_below, slot.lost_below if slot else 0)
         self.cannot_vouch = tuple(reasons)
-        self._doubt = Doubt(doubted, lost, doubt.reasons)
+        self._doubt = attrs.evolve(doubt, doubted_below=doubted, lost_below=lost)
         if slot is not None:
             with named_errors(f"open {self.path}"):
                 self._fd = self._disk.open(self.path)
@@ -304,9 +313,7 @@ class DurableMark:
         report again. Raises `StorageFullError`, `StorageFailedError`: then nothing else may be changed."""
         with self._lock:
             # The doubt is durable before the mark moves: a crash between them leaves the old mark, which finds the loss again.
-            doubt = Doubt(
-                UNBOUNDED, UNBOUNDED if is_lost else self._doubt.lost_below, _bounded((*self._doubt.reasons, *reasons))
-            )
+            doubt = self._doubt.raised(_bounded((*self._doubt.reasons, *reasons)), is_lost=is_lost)
             accounted = max(self.accounted, accounted)
             names = tuple(dict.fromkeys((*self.accounted_names, *names)))
             self._write_doubt(DoubtRecord(self._identity, doubt, accounted, names))
@@ -318,22 +325,13 @@ class DurableMark:
         """Lowers each bound that is `UNBOUNDED` to this id, durably (`Storage.bound_doubt`). Raises `StorageFullError`: then
         the doubt stays as it was; `StorageFailedError`."""
         with self._lock:
-            before = self._doubt
-            doubt = attrs.evolve(
-                before,
-                doubted_below=below_ledger_id if before.doubted_below == UNBOUNDED else before.doubted_below,
-                lost_below=below_ledger_id if before.lost_below == UNBOUNDED else before.lost_below,
-            )
-            self._change_doubt(doubt)
+            self._change_doubt(self._doubt.bounded(below_ledger_id))
 
-    def settle(self, found: Doubt, below_ledger_id: int) -> None:
+    def settle(self, found: Doubt, left: Doubt) -> None:
         """As `Storage.settle_doubt`. What was accounted for stays so."""
         with self._lock:
-            before = self._doubt
-            if before != found:
-                return
-            bounds = min(before.doubted_below, below_ledger_id), min(before.lost_below, below_ledger_id)
-            self._change_doubt(Doubt(*bounds, before.reasons if bounds[0] else ()))
+            if self._doubt == found:
+                self._change_doubt(left)
 
     def _change_doubt(self, doubt: Doubt) -> None:
         if doubt == self._doubt:

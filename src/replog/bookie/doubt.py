@@ -8,20 +8,29 @@ from replog.abc import Storage
 
 
 class Doubt:
-    """The doubt of one storage, as it was when the bookie last looked. `doubted_below`: all ledgers with lower ids."""
+    """The doubt of one storage, as it was when the bookie last looked."""
 
     def __init__(self, storage: Storage) -> None:
-        self.doubted_below = storage.doubt().doubted_below
         self.raised = 0  # times that every ledger was doubted: a doubt may have come and ended since somebody asked
         self._storage = storage
+        self._known = storage.doubt()
         self._changed = trio.Event()
+
+    @property
+    def doubted_below(self) -> int:
+        """Ledgers with lower ids are doubted."""
+        return self._known.doubted_below
+
+    def takes_adds(self, ledger_id: int) -> bool:
+        """True if the storage cannot have lost the ledger's fence."""
+        return self._known.takes_adds(ledger_id)
 
     def look(self) -> bool:
         """Asks the storage. Returns whether the doubt is another than before."""
-        doubted_below = self._storage.doubt().doubted_below
-        if doubted_below == self.doubted_below:
+        found = self._storage.doubt()
+        if found == self._known:
             return False
-        self.doubted_below = doubted_below
+        self._known = found
         # Replaced right away: each waiter waits for one change, and sees the new value.
         self._changed.set()
         self._changed = trio.Event()

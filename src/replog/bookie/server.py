@@ -178,7 +178,7 @@ class BookieServer:
             # Only an idle machine may be forgotten: others are ahead of the disk.
             if len(self._ledgers) >= _LEDGERS_MAX and self._commits.is_idle:
                 self._ledgers.clear()
-            is_in_doubt = ledger_id < self.doubt.doubted_below
+            is_in_doubt = not self.doubt.takes_adds(ledger_id)
             ledger = LedgerOnBookie(ledger_id, self.storage.marks(ledger_id) or Marks(), is_in_doubt=is_in_doubt)
             ledger.readers.is_awaited = self._reads.polls.are_waiting(ledger_id)
             self._ledgers[ledger_id] = ledger
@@ -225,10 +225,10 @@ class BookieServer:
             self._turn()
 
     def look_at_doubt(self) -> None:
-        """Refuses plain adds to all ledgers that the storage is in doubt about: it may have found damage meanwhile."""
+        """Refuses plain adds to all ledgers whose fences the storage may have lost: it may have found damage meanwhile."""
         if self.doubt.look():
             for ledger in self._ledgers.values():
-                ledger.is_in_doubt = ledger.ledger_id < self.doubt.doubted_below
+                ledger.is_in_doubt = not self.doubt.takes_adds(ledger.ledger_id)
 
     async def space_was_made(self) -> None:
         """Looks at the disk now, so that nobody who waits for space waits for the next look. Raises `StorageError`."""

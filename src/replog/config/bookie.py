@@ -74,8 +74,7 @@ class BookieOptions(Checked):
 
     heal: str = option(
         "off",
-        "`auto`: a bookie that lost something vouches again for ledgers whose records allow it (B8). "
-        "Not where ledgers are deleted or trimmed while writers may be paused.",
+        "`auto`: a bookie that lost something vouches again for ledgers whose records allow it (B8).",
         _off_or_auto,
     )
 

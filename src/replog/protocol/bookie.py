@@ -42,7 +42,7 @@ from replog.protocol.proofs import CODE_BYTES, HEAD_BYTES, better_proof, claimed
 from replog.protocol.releasing import ForeignRange
 
 _IN_DOUBT = (
-    "the bookie's storage cannot prove that it is complete, and may have lost the ledger's fence: it takes no plain adds to "
+    "the bookie's storage was found shortened, and may have lost the ledger's fence: it takes nothing from writers of "
     "ledgers from before that (B8)"
 )
 
@@ -86,7 +86,7 @@ class WaitingReaders:
 
 class LedgerOnBookie:
     """One ledger. `marks` are its durable ones, or `Marks()` if the storage never saw it. While it `is_in_doubt`, the storage
-    may have lost the ledger's fence: plain adds are refused, fences and recovery adds accepted (B8)."""
+    may have lost the ledger's fence: what only a writer sends is refused, fences and recovery adds are accepted (B8)."""
 
     __slots__ = (
         "_durable_fence_term",
@@ -179,10 +179,10 @@ class LedgerOnBookie:
             return _unauthorized(request.request_id)
         if request.term < self.fence_term:
             return self._fenced(request.request_id)
+        if self.is_in_doubt and _is_of_writer(request):
+            return Response(request.request_id, Status.IN_DOUBT, detail=_IN_DOUBT)
         if isinstance(request, AddRequest):
             batch = request.batch
-            if self.is_in_doubt and not request.recovery:
-                return Response(request.request_id, Status.IN_DOUBT, detail=_IN_DOUBT)
             if batch.ledger_id != self.ledger_id or (
                 batch.stamp > request.term if request.recovery else batch.stamp != request.term
             ):
@@ -351,6 +351,13 @@ class LedgerOnBookie:
 
     def _fenced(self, request_id: int) -> Response:
         return Response(request_id, Status.FENCED, self.last_add_confirmed, self.fence_term)
+
+
+def _is_of_writer(request: OrderedRequest) -> bool:
+    """True for what only a ledger's writer sends, which a fence stops."""
+    if isinstance(request, AddRequest):
+        return not request.recovery
+    return isinstance(request, WriteLastAddConfirmedRequest)
 
 
 def _is_by_role(request: object) -> bool:

@@ -15,7 +15,13 @@ import pytest
 from replog.abc import UNBOUNDED, Doubt, DropLedger, PutBatch, SetMarks
 from replog.backends.lmdb import LMDBStorage, LMDBStorageOptions, open_storage, records, vouching
 from replog.backends.lmdb.pages import Pages, _Counts
-from replog.errors import StorageError, StorageFullError, StorageIdentityError, StorageUncertainError
+from replog.errors import (
+    StorageError,
+    StorageFailedError,
+    StorageFullError,
+    StorageIdentityError,
+    StorageUncertainError,
+)
 from replog.protocol.mutations import DELETED_TERM, Marks
 from replog.runtime import lmdb_file
 from replog.runtime.lmdb_file import META_PAGES, check_data_file, read_meta
@@ -340,6 +346,13 @@ def test_torn_page_that_is_found_later_is_a_loss_from_then_on(path: Path, monkey
                 storage._transactions.ask(meet)
         assert storage.doubt().lost_below == UNBOUNDED
         storage.bound_doubt(300)
+        bounded = storage.doubt()
+        storage.settle_doubt(bounded, bounded.settled(0))
+        assert storage.doubt() == bounded, "what else is lost is known only when all pages were looked at (B8)"
+        assert storage.marks(4) is not None
+        for _ in range(2):
+            with pytest.raises(StorageFailedError, match="damaged page"):
+                storage.commit([SetMarks(1000, b"key", 1)])
     with opened(path) as storage:
         assert storage.doubt().lost_below == UNBOUNDED
         storage.bound_doubt(300)

@@ -21,6 +21,16 @@ class DoubtsForNoReason(Broken):
         return Doubt(1)
 
 
+class SettlesAnyDoubt(Broken):
+    _left = Doubt()
+
+    def doubt(self) -> Doubt:
+        return self._left
+
+    def settle_doubt(self, found: Doubt, left: Doubt) -> None:
+        self._left = left
+
+
 class Forgetful(Broken):
     def close(self) -> None:
         if not self.is_closed and self._content.ledgers:

@@ -138,6 +138,17 @@ class ForgetsThatItDoubted(LogStorage):
         self.bounds.append(below_ledger_id)
 
 
+class NeverSettles(LogStorage):
+    bounds: ClassVar[list[int]] = []
+
+    def doubt(self) -> Doubt:
+        below = self.bounds[0] if self.bounds else UNBOUNDED
+        return Doubt(below, below, ("log at 0",))
+
+    def bound_doubt(self, below_ledger_id: int) -> None:
+        self.bounds.append(below_ledger_id)
+
+
 class DoubtsWithoutAReason(LogStorage):
     def doubt(self) -> Doubt:
         return Doubt(UNBOUNDED, 0)
@@ -146,6 +157,7 @@ class DoubtsWithoutAReason(LogStorage):
 SENTENCES = {
     CannotBeBounded: "bound_doubt: lowers whichever bound is UNBOUNDED",
     ForgetsThatItDoubted: "doubt: kept durably across restarts",
+    NeverSettles: "settle_doubt: leaves this doubt",
     DoubtsWithoutAReason: "doubt: `reasons` name files",
     GivesWhatItFinds: "every batch returned was checked against damage",
     ForgetsIt: "(damage is doubt|every batch returned was checked)",

@@ -234,10 +234,10 @@ class FilesStorage(LockedStorage):
         with self._stopping():
             self._mark.bound(below_ledger_id)
 
-    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:
+    def settle_doubt(self, found: Doubt, left: Doubt) -> None:
         """As `Storage.settle_doubt`."""
         with self._stopping():
-            self._mark.settle(found, below_ledger_id)
+            self._mark.settle(found, left)
 
     def statistics(self) -> Mapping[str, float]:
         """As `Storage.statistics`: counters since the start, and gauges."""

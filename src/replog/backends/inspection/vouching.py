@@ -52,6 +52,6 @@ def read_vouching(directory: str, identity: bytes) -> Vouching:
     if slot is not None:
         # Both files have the bounds, and the higher one counts: a crash may have come between writing one and the other.
         doubted_below, lost_below = max(doubt.doubted_below, slot.doubted_below), max(doubt.lost_below, slot.lost_below)
-        doubt = Doubt(doubted_below, lost_below, doubt.reasons)
+        doubt = attrs.evolve(doubt, doubted_below=doubted_below, lost_below=lost_below)
     position = None if slot is None else slot.position
     return Vouching(position, 0 if record is None else record.accounted, doubt, tuple(problems))

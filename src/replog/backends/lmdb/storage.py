@@ -177,11 +177,13 @@ class LMDBStorage(LockedStorage):
             self._transactions.check_usable()
             self._mark.bound(below_ledger_id)
 
-    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:
+    def settle_doubt(self, found: Doubt, left: Doubt) -> None:
         """As `Storage.settle_doubt`."""
         with self._commit_lock:
             self._transactions.check_usable()
-            self._mark.settle(found, below_ledger_id)
+            # Only the next opening looks at all pages: until then more may be lost than is known.
+            if not self._transactions.has_torn_page:
+                self._mark.settle(found, left)
 
     # -- the seam: space and damage -------------------------------------------------------------------------------
 

@@ -72,6 +72,8 @@ class Transactions:
         """Does this in a write transaction, as often as the map must grow for it, and commits it.
 
         Raises `StorageFullError`: then nothing of it was kept; `StorageFailedError`: then the storage has stopped."""
+        if self.has_torn_page:
+            raise self._stop_writing()
         try:
             waited = False
             while True:
@@ -107,6 +109,16 @@ class Transactions:
             # An interrupt may come after the commit: then the map holds what `Contents` was never told.
             self._lifecycle.failed(error)
             raise
+
+    def _stop_writing(self) -> StorageFailedError:
+        """Stops the storage. What is written below a damaged page may be out of reach when the next opening copies what it can
+        read: so nothing more is acknowledged. Plain reads of intact pages go on until somebody writes."""
+        error = StorageFailedError(
+            f"{self._path}/{DATA_FILE} has a damaged page: nothing was written",
+            "The storage has stopped: restart the bookie, which makes a new file of what can be read",
+        )
+        self._lifecycle.failed(error)
+        return error
 
     def _try_to_transact(self, work: Callable[[lmdb.Transaction], Answer]) -> Answer:
         with self._map.writing:

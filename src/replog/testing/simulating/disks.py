@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from replog.abc import UNBOUNDED, Doubt, DropLedger, Marks, Mutation, PutBatch, Storage, StoredRange
+from replog.abc import Doubt, DropLedger, Marks, Mutation, PutBatch, Storage, StoredRange
 from replog.backends.dropped import EntryDroppedError
 from replog.backends.memory import MemoryStorage, _Content
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
@@ -77,8 +77,7 @@ class SimulatedDisk:
         self.world.count(f"forgetting left {trace}")
         if trace != "nothing":
             self.doubted_below = next_ledger_id
-            lost_below = UNBOUNDED if trace == "loss" else self.doubt.lost_below
-            self.doubt = Doubt(UNBOUNDED, lost_below, ("simulated",))
+            self.doubt = self.doubt.raised(("simulated",), is_lost=trace == "loss")
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
         """Make these mutations durable."""
@@ -246,25 +245,19 @@ class SimulatedStorage(Storage):
         self._check()
         self._world.threads.sleep(self.disk.duration_s(self.disk.commit_s))
         self._check()
-        doubt = self.disk.doubt
-        self.disk.doubt = attrs.evolve(
-            doubt,
-            doubted_below=below_ledger_id if doubt.is_unbounded else doubt.doubted_below,
-            lost_below=below_ledger_id if doubt.lost_below == UNBOUNDED else doubt.lost_below,
-        )
+        self.disk.doubt = self.disk.doubt.bounded(below_ledger_id)
         self._world.tell(self.disk.name, f"is in doubt below {self.disk.doubt.doubted_below}")
 
-    def settle_doubt(self, found: Doubt, below_ledger_id: int) -> None:
+    def settle_doubt(self, found: Doubt, left: Doubt) -> None:
         """As `Storage.settle_doubt`."""
         self._check()
         self._world.threads.sleep(self.disk.duration_s(self.disk.commit_s))
         self._check()
         if self.disk.doubt == found:
-            bounds = min(found.doubted_below, below_ledger_id), min(found.lost_below, below_ledger_id)
-            self.disk.doubt = Doubt(*bounds, found.reasons if bounds[0] else ())
-            self.disk.doubted_below = min(self.disk.doubted_below, below_ledger_id)
+            self.disk.doubt = left
+            self.disk.doubted_below = min(self.disk.doubted_below, left.doubted_below)
             self._world.count("doubt settled")
-            self._world.tell(self.disk.name, f"vouches again from ledger {below_ledger_id} on")
+            self._world.tell(self.disk.name, f"vouches again from ledger {left.doubted_below} on")
 
     def free_bytes(self) -> int | None:
         """As `Storage.free_bytes`."""

@@ -140,6 +140,9 @@ class _Victim:
                 return
             doubtful += self._judge.judge_scrub(storage)
             self._judge.judge_mending(storage, list(dict.fromkeys(doubtful)))
+            left = self._judge.judge_settling(storage)
+        if left is not None:
+            self._judge.judge_settled(self._candidate, left)
 
     @contextmanager
     def _told(self, how: str) -> Iterator[None]:

@@ -10,6 +10,7 @@ from replog.testing.storage_exam.batches import make_batch
 from replog.testing.storage_exam.candidate import Candidate, expect
 
 _NONE = "doubt: a storage that was closed, and lost nothing, doubts nothing (B8)"
+_SETTLED = "settle_doubt: changes nothing if the doubt is not the one that was found"
 _BOUND = "bound_doubt: changes nothing where nothing is doubted"
 
 
@@ -20,6 +21,8 @@ def check_doubt(candidate: Candidate) -> None:
             storage.commit([PutBatch(make_batch(life, 0)), SetMarks(life, b"key", 1), DropLedger(life - 1)])
             storage.bound_doubt(life)
             expect(storage.doubt() == Doubt(), _BOUND, storage.doubt())
+            storage.settle_doubt(Doubt(9, 9), Doubt(5, 5))
+            expect(storage.doubt() == Doubt(), _SETTLED, storage.doubt())
             if life == 1:
                 storage.compact(is_major=True)
                 storage.scrub()

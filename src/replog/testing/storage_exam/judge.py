@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -112,6 +112,28 @@ class Judge:
         expect(self._bounded == wanted, "bound_doubt: lowers whichever bound is UNBOUNDED, and no other", self._bounded)
         storage.bound_doubt(highest + 1)
         expect(storage.doubt() == wanted, "bound_doubt: lowers only what is UNBOUNDED", storage.doubt())
+
+    def judge_settling(self, storage: Storage) -> Doubt | None:
+        """Settle the doubt in part; return what the next opening must report, or None if there is nothing to settle."""
+        found = storage.doubt()
+        if not found.doubted_below or found.is_unbounded:
+            return None
+        below = found.doubted_below // 2
+        storage.settle_doubt(attrs.evolve(found, reasons=(*found.reasons, "more")), found.settled(0))
+        why = "settle_doubt: changes nothing if the doubt is not the one that was found"
+        expect(storage.doubt() == found, f"{why} (B8)", storage.doubt())
+        left = found.settled(below, {below})
+        storage.settle_doubt(found, left)
+        expect(storage.doubt() == left, "settle_doubt: leaves this doubt (B8)", f"{storage.doubt()}, not {left}")
+        return left
+
+    def judge_settled(self, candidate: Candidate, left: Doubt) -> None:
+        """Check that the next opening reports this doubt."""
+        storage = self.open(candidate)
+        if storage is not None:
+            with closing(storage):
+                why = "settle_doubt: kept durably across restarts"
+                expect(storage.doubt() == left, f"{why} (B8)", f"{storage.doubt()}, not {left}")
 
     def judge_scrub(self, storage: Storage) -> list[Batch]:
         """Scrub, then read everything: exactly what `damage()` lists cannot be read."""
