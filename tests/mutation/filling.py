@@ -411,8 +411,8 @@ MUTANTS = (
         "newer-doubt-is-settled",
         "B8",
         "backends/durable_mark.py",
-        "            if before != found:",
-        "            if False:",
+        "            if self._doubt == found:",
+        "            if True:",
         "what was lost while the bookie looked at an earlier loss is vouched for",
     ),
 )
