@@ -20,6 +20,8 @@ from replog.errors import (
     CommandRefusedError,
     CommandTimeoutError,
     ConfigError,
+    CursorLostError,
+    CursorNotFoundError,
     CustomMismatchError,
     EndOfLogError,
     EntryNotFoundError,
@@ -53,6 +55,7 @@ from replog.errors import (
     TooManyLedgersError,
     TransactionTableFullError,
     TransientError,
+    TrimBlockedError,
     TrimmedError,
     UnauthorizedError,
     UnknownCommandError,
@@ -60,6 +63,7 @@ from replog.errors import (
     WrongEventLoopError,
 )
 from replog.log.appending import AppendedLedgers
+from replog.log.cursor import Cursor
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.log.record_batches import Record, RecordBatch
@@ -75,6 +79,7 @@ from replog.machine import (
     StateMachine,
     command,
 )
+from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.quorum import Quorum
@@ -95,6 +100,10 @@ __all__ = [
     "CommandRefusedError",
     "CommandTimeoutError",
     "ConfigError",
+    "Cursor",
+    "CursorLostError",
+    "CursorNotFoundError",
+    "CursorRecord",
     "CustomMismatchError",
     "DigestType",
     "EndOfLogError",
@@ -150,6 +159,7 @@ __all__ = [
     "TooManyLedgersError",
     "TransactionTableFullError",
     "TransientError",
+    "TrimBlockedError",
     "TrimmedError",
     "UnauthorizedError",
     "UnknownCommandError",

@@ -21,7 +21,10 @@ COROUTINES = Stub(
         "opener": "the task that",
     },
     attributes=attributes(AITER, result="Coroutine[Any, Any, Any]")
-    | {"LogReader": f"name: str\n{AITER}[Record]: ...\nasync def __anext__(self) -> Record: ..."},
+    | {
+        "LogReader": f"name: str\n{AITER}[Record]: ...\nasync def __anext__(self) -> Record: ...",
+        "Cursor": f"{AITER}[Record]: ...\nasync def __anext__(self) -> Record: ...",
+    },
     returned={},
     is_async=True,
 )

@@ -28,6 +28,7 @@ async def all_faces(client: Any) -> list[Face]:
     (remote,) = await client.remote_bookies()
     (own,) = client.bookies
     readers = [await client.open_ledger(ledger.ledger_id).open(), await client.read_log("log").open()]
+    readers.append(await client.cursor("log", "mine").open())
     machine = await client.run_machine("waves", Machine, listen=()).open()
     found = [ledger, log, *readers, machine, remote, own, client]
     assert {type(each) for each in found} == {face for face in FACES._face_of.values() if not is_made_by_reading(face)}

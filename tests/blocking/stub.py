@@ -85,6 +85,7 @@ class Stub:
             of_writers.LogWriter,
             of_readers.LedgerReader,
             of_readers.LogReader,
+            of_readers.Cursor,
             of_machines.RunningMachine,
             of_client.ServedBookie,
             of_client.RemoteBookie,
@@ -103,7 +104,8 @@ class Stub:
             functions.append(ast.unparse(self._verb(node)))
         classes = [self._class(face) for face in self.faces]
         kind: Faces = self.faces[0]._kind
-        modules = {api.__name__} | {each.__module__ for each in (*kind._face_of, *self.faces)}
+        classes_of = (base for each in (*kind._face_of, *self.faces) for base in each.__mro__)
+        modules = {api.__name__} | {each.__module__ for each in classes_of if each.__module__.startswith("replog.")}
         names = {face.__name__ for face in self.faces} | {"Opening", *self.functions}
         # One line for a name, which two modules may import from different places.
         wanted = {line.split()[-1]: line for line in imports_of(modules) if line.split()[-1] not in names}.values()
@@ -151,6 +153,7 @@ def attributes(aiter: str, timeout: str = "", result: str = "Any") -> dict[str, 
         "LogWriter": "name: str",
         "LedgerReader": f"ledger_id: int\n{aiter}[Entry]: ...",
         "LogReader": f"name: str\n{timeout}{aiter}[Record]: ...",
+        "Cursor": f"{timeout}{aiter}[Record]: ...",
         "RunningMachine": f"def __getattr__(self, name: str) -> Callable[..., {result}]: ...",
         "RemoteBookie": (
             "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool\ndraining: bool\nlabels: Mapping[str, str]"

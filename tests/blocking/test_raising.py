@@ -22,6 +22,7 @@ def all_faces(client: Any) -> list[Face]:
     (remote,) = client.remote_bookies()
     (own,) = client.bookies
     readers = [client.open_ledger(ledger.ledger_id).open(), client.read_log("log").open()]
+    readers.append(client.cursor("log", "mine").open())
     machine = client.run_machine("waves", Machine, listen=()).open()
     found = [ledger, log, *readers, machine, remote, own, client]
     assert {type(each) for each in found} == {face for face in FACES._face_of.values() if not is_made_by_reading(face)}

@@ -195,7 +195,7 @@ MUTANTS = (
         "trims-past-the-end",
         "L3",
         "log/catalog.py",
-        "if metadata is not None and not metadata.is_deleted and before.segment >= metadata.next_segment_number:",
+        "if before.segment >= head.next_segment_number:",
         "if False:",
         "a position that the log never had trims it",
     ),

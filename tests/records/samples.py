@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replog.protocol.contents import Contents
-from replog.protocol.model import LogMetadata, LogPage, Segment, Transaction
+from replog.protocol.model import LogCursor, LogMetadata, LogPage, Position, Segment, Transaction
 
 LOG = LogMetadata(
     name="orders/\N{SNOWMAN}",
@@ -22,6 +22,7 @@ LOG = LogMetadata(
     deleted_before_number=2,
     first_open_number=5,
     dropped=(Segment(2, 4, 1_763_500_000_000),),
+    cursors=(LogCursor("billing \N{SNOWMAN}", "c0ffee", Position(4, 2)),),
 )
 
 DELETED_LOG = LOG.deleted(1_763_700_000_000)

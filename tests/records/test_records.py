@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from replog.errors import MetastoreCorruptError
 from replog.protocol.contents import Contents
+from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import (
@@ -25,9 +26,11 @@ from replog.protocol.model import (
     LogMetadata,
     LogPage,
     PendingLedger,
+    Position,
     Segment,
 )
 from replog.protocol.quorum import Quorum
+from replog.records.cursors import decode_cursor, encode_cursor
 from replog.records.ledgers import decode_ledger, encode_ledger
 from replog.records.logs import (
     decode_job_ledger,
@@ -46,6 +49,7 @@ from replog.records.paths import (
     job_key_path,
     job_part_key_path,
     ledger_key_path,
+    log_cursor_key_path,
     log_key_path,
     log_page_key_path,
     log_pending_key_path,
@@ -94,12 +98,15 @@ JOB_LEDGER = JobLedger(LOG.name, "nightly/7", 12_347, 1_763_600_000_003)
 
 JOB_PART = JobPart(LOG.name, "nightly/7", 1, 17, 12_347, 1000, "42", 1_763_600_000_004)
 
+CURSOR = CursorRecord(LOG.name, "billing", Position(5, 17), 3, "process 1 on here", 1_763_600_000_005, "nonce")
+
 
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
 
 
 GOLDEN: dict[
-    str, tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart, str]
+    str,
+    tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart | CursorRecord, str],
 ] = {
     "ledger-closed-v1": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
     "ledger-open-v1": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
@@ -114,6 +121,12 @@ GOLDEN: dict[
         f"{job_key_path(LOG.name, 'nightly/7')}/12347",
     ),
     "log-job-part-v1": (encode_job_part, decode_job_part, JOB_PART, job_part_key_path(LOG.name, "nightly/7", 1, 17)),
+    "log-cursor-v1": (
+        encode_cursor,
+        lambda key, value: decode_cursor(key, value, CURSOR.log_name, CURSOR.name),
+        CURSOR,
+        log_cursor_key_path(LOG.name, "c0ffee"),
+    ),
     "log-pending-v1": (encode_pending, decode_pending, PENDING, log_pending_key_path(LOG.name, PENDING.ledger_id)),
 }
 
@@ -132,7 +145,7 @@ def test_format_is_unchanged(name: str) -> None:
 
 def test_every_field_of_a_record_is_written() -> None:
     logs = ((LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
-    more = (*logs, ((JOB_LEDGER,), encode_job_ledger), ((JOB_PART,), encode_job_part))
+    more = (*logs, ((JOB_LEDGER,), encode_job_ledger), ((JOB_PART,), encode_job_part), ((CURSOR,), encode_cursor))
     for records, encode in (((UNBOUNDED, LEDGER), encode_ledger), *more):
         written = json.loads(encode(records[0]))  # type: ignore[arg-type]
         fields = attrs.fields(type(records[0]))

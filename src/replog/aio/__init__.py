@@ -11,11 +11,12 @@ is needed, or comes out.
 
 from replog.aio.client import Client, connect, embed, serve_bookie, serve_repairs, served_bookie
 from replog.aio.machines import RunningMachine
-from replog.aio.readers import LedgerReader, LogReader
+from replog.aio.readers import Cursor, LedgerReader, LogReader
 from replog.aio.writers import LedgerWriter, LogWriter
 
 __all__ = [
     "Client",
+    "Cursor",
     "LedgerReader",
     "LedgerWriter",
     "LogReader",

@@ -15,6 +15,7 @@ from replog.aio.host import Host
 from replog.client.ledger_reader import LedgerRangeReader as TrioLedgerRangeReader
 from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
 from replog.errors import EndOfLogError
+from replog.log.cursor import Cursor as TrioCursor
 from replog.log.log_reader import LogReader as TrioLogReader
 from replog.protocol.model import Position
 
@@ -108,40 +109,47 @@ class LedgerReader(_Receiving):
         return _Entries(self.receive_batch)
 
 
-@FACES.face_of(TrioLogReader)
-class LogReader(_Receiving):
-    """Reads a log after a position. Made by `Client.read_log`; iterate it, or its `batches()`."""
+class _LogReading(_Receiving):
+    """What reads a log: the records and batches that were given out, as opposed to those that were fetched."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._records: Iterator[Any] = iter(())
         self._record: Any = None  # the last one of its batch that was given out by iterating
+        # Of the last batch that was given out: trio's reader may be ahead by one that came just when its caller was cancelled.
+        self._position: Position | None = self._inner.position
 
     @property
     def position(self) -> Position | None:
-        record: Any = self._inner if self._record is None else self._record
-        return record.position  # type: ignore[no-any-return]
+        return self._position if self._record is None else self._record.position
+
+    @property
+    def _what(self) -> str:
+        raise NotImplementedError
 
     def batches(self) -> AsyncIterator[Any]:
         return _Batches(self.receive_batch)
 
     async def receive_batch(self) -> Any:
         batch = await super().receive_batch()
-        self._records, self._record = iter(()), None
+        self._given_out(batch)
         return batch
 
     def receive_batch_nowait(self) -> Any:
         batch = super().receive_batch_nowait()
-        self._records, self._record = iter(()), None
+        self._given_out(batch)
         return batch
+
+    def _given_out(self, batch: Any) -> None:
+        self._records, self._record = iter(()), None
+        if batch is not None:
+            self._position = batch.last_position
 
     async def receive(self) -> Any:
         try:
             return await self.__anext__()
         except StopAsyncIteration:
-            raise EndOfLogError(
-                f"log {self.name!r}: there is no further record, and this reader does not follow"
-            ) from None
+            raise EndOfLogError(f"{self._what}: there is no further record, and this reader does not follow") from None
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -155,3 +163,33 @@ class LogReader(_Receiving):
             if batch is None:
                 raise StopAsyncIteration
             self._records = iter(batch)
+
+
+@FACES.face_of(TrioLogReader)
+class LogReader(_LogReading):
+    """Reads a log after a position. Made by `Client.read_log`; iterate it, or its `batches()`."""
+
+    @property
+    def _what(self) -> str:
+        return f"log {self.name!r}"
+
+
+@FACES.face_of(TrioCursor)
+class Cursor(_LogReading):
+    """Reads a log on from where its cursor is, and commits. Made by `Client.cursor`; iterate it, or its `batches()`."""
+
+    @property
+    def _what(self) -> str:
+        return f"log {self.log_name!r}"
+
+    # Trio's cursor may be ahead by a batch that was not given out here.
+    async def commit(self, position: Position | str | None = None) -> None:
+        covered = self.position if position is None else position
+        if covered is not None:
+            await self._way.call(lambda: self._inner.commit(covered))
+
+    def commit_nowait(self, position: Position | str | None = None) -> None:
+        covered = self.position if position is None else position
+        if covered is not None:
+            self._way.check_loop()
+            self._kind.immediate(self._way, lambda: self._inner.commit_nowait(covered))

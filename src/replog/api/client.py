@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from replog.api.cursors import CursorVerbs
 from replog.api.ledgers import LedgerVerbs
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
@@ -24,6 +25,7 @@ from replog.config import check_number, check_types
 from replog.errors import StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
+from replog.log.cursor_catalog import CursorCatalog
 from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
 from replog.log.log_records import LogRecords
@@ -37,7 +39,7 @@ from replog.records.paths import log_key_path
 from replog.registry import Registry
 
 
-class Client(LedgerVerbs):
+class Client(LedgerVerbs, CursorVerbs):
     """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the trio run that made it.
 
     `quorum` arguments that are left out take the client's default: three bookies of which two acknowledge, or all the
@@ -59,6 +61,7 @@ class Client(LedgerVerbs):
         self._open_ledgers: Ledgers | None = ledgers
         self._logs = LogRecords(ledgers)
         self._log_driver = LogDriver(ledgers, self._logs)
+        self._cursors = CursorCatalog(ledgers, self._logs)
         self._repairer = Repairer(ledgers.context, ledgers.options, ledgers.observe)
         self._nursery, self._plugins = nursery, plugins
 
@@ -273,20 +276,22 @@ class Client(LedgerVerbs):
         sweeping again is harmless."""
         return await sweeping.sweep(name, grace_s, job, self._ledgers, self._log_driver)
 
-    async def trim_log(self, name: str, *, before: Position | str) -> Position:
+    async def trim_log(self, name: str, *, before: Position | str, ignore_cursors: bool = False) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now.
 
-        The last ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`. If it
-        raises or is cancelled, trimming again is harmless."""
-        return await catalog.trim(name, Position.parse(before), self._ledgers, self._log_driver)
+        The last ledger always stays: `roll` first, to be able to drop it. What a cursor has not committed stays, too, unless
+        `ignore_cursors`: then it raises `TrimBlockedError`, which names the cursor, after it has trimmed what is before that.
+        Raises `LogNotFoundError`, `PositionError`. If it raises or is cancelled, trimming again is harmless."""
+        known = self._ledgers, self._log_driver, self._cursors
+        return await catalog.trim(name, Position.parse(before), *known, ignores_cursors=ignore_cursors)
 
     async def delete_log(self, name: str, *, password: bytes = b"") -> None:
-        """Fences a log's writer, and deletes the log and its ledgers. Deleting again is harmless.
+        """Fences a log's writer, and deletes the log, its ledgers and its cursors. Deleting again is harmless.
 
         A log that is written under this name afterwards is another one; it goes on with the segment numbers of this one, so
         that no position ever means two records. Raises `LogNotFoundError`; `RecoveryUndecidedError` or
         `NotEnoughBookiesError` if its writer can't be fenced (retry: when bookies are back)."""
-        await catalog.delete(name, self._ledgers, self._log_driver, password)
+        await catalog.delete(name, self._ledgers, self._log_driver, self._cursors, password)
 
     async def logs(self) -> list[str]:
         """The names of all logs, sorted."""

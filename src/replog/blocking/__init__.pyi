@@ -6,8 +6,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-
-# Made by `python -m tests.blocking.stub` from trio's classes: not to be edited.
 from contextlib import (
     AbstractContextManager,
 )
@@ -41,12 +39,15 @@ from replog.machine.commands import State
 from replog.machine.options import MachineOptions
 from replog.machine.running import Arguments, MachineStatus, Result
 from replog.machine.sessions import CommandId
+from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 from replog.records.bookies import Endpoint
 from replog.registry import Registry
 from replog.runtime.latencies import LatencyHistogram
+
+# Made by `python -m tests.blocking.stub` from trio's classes: not to be edited.
 
 Value = TypeVar("Value", covariant=True)
 
@@ -109,6 +110,38 @@ class Client:
     default_quorum: Quorum
     bookies: tuple[ServedBookie, ...]
     left_out: Mapping[str, StorageError]
+    def cursor(
+        self,
+        log_name: str,
+        name: str,
+        *,
+        start: Position | str | None = None,
+        after: Position | str | None = None,
+        follow: bool = False,
+        wait: bool = True,
+        password: bytes = b"",
+    ) -> Opening[Cursor]:
+        """A reader that goes on where the last worker with this cursor has committed, as a context manager. One that does not
+        exist is created, at the position `start`, or at the beginning. With `follow` it waits for more records.
+
+        Of several workers one reads: the others wait for their turn, which is advice (M3). Without `wait`, this one takes over at
+        once. Either way the worker before can't commit any more. `after` begins after this position instead of the committed
+        one: for who keeps positions in transactions of a store of their own.
+
+        Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`,
+        `MetastoreError`. Leaving it without error writes what `commit_nowait` noted."""
+    def cursors(self, log_name: str) -> list[CursorRecord]:
+        """The cursors of a log, by name: where each begins, and who acquired it. Raises `LogNotFoundError`, `MetastoreError`."""
+    def move_cursor(self, log_name: str, name: str, *, to: Position | str) -> CursorRecord:
+        """Has a cursor begin at this position, before or behind where it was. A worker that has it loses it.
+
+        Raises `CursorNotFoundError`, `LogNotFoundError`, `TrimmedError`, `PositionError`. If it raises or is cancelled, it may be
+        moved or not; moving again is harmless."""
+    def delete_cursor(self, log_name: str, name: str) -> None:
+        """Deletes a cursor: trims don't wait for it any more. A worker that has it loses it.
+
+        Raises `CursorNotFoundError`, `LogNotFoundError`. If it raises or is cancelled, it may be deleted or not; deleting again
+        is harmless."""
     def create_ledger(
         self,
         *,
@@ -293,13 +326,14 @@ class Client:
 
         Raises `MetastoreError`, `ConfigError`. If it raises or is cancelled, some are deleted, and some jobs given up;
         sweeping again is harmless."""
-    def trim_log(self, name: str, *, before: Position | str) -> Position:
+    def trim_log(self, name: str, *, before: Position | str, ignore_cursors: bool = False) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now.
 
-        The last ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`. If it
-        raises or is cancelled, trimming again is harmless."""
+        The last ledger always stays: `roll` first, to be able to drop it. What a cursor has not committed stays, too, unless
+        `ignore_cursors`: then it raises `TrimBlockedError`, which names the cursor, after it has trimmed what is before that.
+        Raises `LogNotFoundError`, `PositionError`. If it raises or is cancelled, trimming again is harmless."""
     def delete_log(self, name: str, *, password: bytes = b"") -> None:
-        """Fences a log's writer, and deletes the log and its ledgers. Deleting again is harmless.
+        """Fences a log's writer, and deletes the log, its ledgers and its cursors. Deleting again is harmless.
 
         A log that is written under this name afterwards is another one; it goes on with the segment numbers of this one, so
         that no position ever means two records. Raises `LogNotFoundError`; `RecoveryUndecidedError` or
@@ -529,6 +563,52 @@ class LogReader:
         `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
     def receive_batch_nowait(self) -> RecordBatch:
         """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+    def close(self) -> None:
+        """Leaves the context that gave this, as the end of its block does. Idempotent."""
+
+class Cursor:
+    """Reads a log on from where its cursor is, and commits. Made by `Client.cursor`; iterate it, or its `batches()`.
+
+    One that follows waits without a limit, or for `timeout_s` at a time once that is set, as `LogReader` does."""
+
+    timeout_s: float | None
+    def __iter__(self) -> Iterator[Record]: ...
+    @property
+    def log_name(self) -> str:
+        """The log that it reads."""
+    @property
+    def name(self) -> str:
+        """Its name, which is unique in the log."""
+    @property
+    def term(self) -> int:
+        """The number of this acquisition, higher than all before: for a store of the user's own, to refuse older workers."""
+    @property
+    def position(self) -> Position | None:
+        """The position of the last record that was returned; None before the first."""
+    @property
+    def begins_at(self) -> Position:
+        """The first position that is not committed, durably: where the next worker begins."""
+    def receive(self) -> Record:
+        """The next record. Raises `trio.EndOfChannel` at the end, unless it follows; otherwise as iterating does."""
+    def batches(self) -> Iterator[RecordBatch]:
+        """The records in batches, as they were stored. Iterate this or the cursor, not both."""
+    def receive_batch(self) -> RecordBatch | None:
+        """The next batch of records; None at the end, if it doesn't follow. Raises TimeoutError (see above),
+        `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
+    def receive_batch_nowait(self) -> RecordBatch:
+        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+    def commit(self, position: Position | str | None = None) -> None:
+        """Makes durable that all records up to the last one that was returned, or up to `position`, are done with.
+
+        Returns once it is written; commits of many tasks share one write. Raises `CursorLostError` (not written);
+        `MetastoreError`: then it is written or not, and committing again is harmless, as it is after a cancellation."""
+    def commit_nowait(self, position: Position | str | None = None) -> None:
+        """As `commit`, but returns at once: it is written soon, together with all that come within a tenth of a second, and at
+        the latest when the cursor's block is left without error. Thousands a second cost the metastore a few writes.
+
+        Raises `CursorLostError` once that is known; then what was noted since the last write is not written."""
+    def flush(self) -> None:
+        """Writes what was noted and is not written yet. Raises as `commit` does, but a loss that was raised before only once."""
     def close(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 

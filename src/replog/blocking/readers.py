@@ -17,6 +17,7 @@ from replog.blocking.portal import Portal
 from replog.client.entries import Entry, EntryBatch
 from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
 from replog.errors import EndOfLogError, ReplogError
+from replog.log.cursor import Cursor as TrioCursor
 from replog.log.log_reader import LogReader as TrioLogReader
 from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.model import Position
@@ -130,24 +131,14 @@ class LedgerReader(_Reader):
             yield from batch
 
 
-@FACES.face_of(TrioLogReader)
-class LogReader(_Reader):
-    """Reads a log after a position. Made by `Client.read_log`.
+class _LogReading(_Reader):
+    """What reads a log: the records and batches that were given out, as opposed to those that were fetched."""
 
-    Without `follow` it ends at the last entry that is known to be confirmed; with it, it waits for more: without a limit, or for
-    `timeout_s` at a time, and then raises TimeoutError. After that, and after `KeyboardInterrupt`, it can be read on:
-    nothing was lost. Never fences (D1). Records that were fetched already can still be read in a forked child.
-    """
-
-    def __init__(self, portal: Portal, reader: TrioLogReader, timeout_s: float | None = None) -> None:
+    def __init__(self, portal: Portal, reader: Any, timeout_s: float | None = None) -> None:
         super().__init__(portal, reader)
         self.timeout_s = timeout_s
         self._records: Iterator[Record] = iter(())
         self._given: Record | RecordBatch | None = None  # the last that was given out
-
-    @property
-    def _what(self) -> str:
-        return f"log {self._inner.name!r}"
 
     @property
     def position(self) -> Position | None:
@@ -186,3 +177,43 @@ class LogReader(_Reader):
     def batches(self) -> Iterator[RecordBatch]:
         while (batch := self.receive_batch()) is not None:
             yield batch
+
+
+@FACES.face_of(TrioLogReader)
+class LogReader(_LogReading):
+    """Reads a log after a position. Made by `Client.read_log`.
+
+    Without `follow` it ends at the last entry that is known to be confirmed; with it, it waits for more: without a limit, or for
+    `timeout_s` at a time, and then raises TimeoutError. After that, and after `KeyboardInterrupt`, it can be read on:
+    nothing was lost. Never fences (D1). Records that were fetched already can still be read in a forked child.
+    """
+
+    @property
+    def _what(self) -> str:
+        return f"log {self._inner.name!r}"
+
+
+@FACES.face_of(TrioCursor)
+class Cursor(_LogReading):
+    """Reads a log on from where its cursor is, and commits. Made by `Client.cursor`; iterate it, or its `batches()`.
+
+    One that follows waits without a limit, or for `timeout_s` at a time once that is set, as `LogReader` does."""
+
+    @property
+    def _what(self) -> str:
+        return f"log {self._inner.log_name!r}"
+
+    @property
+    def position(self) -> Position | None:
+        return None if self._given is None else super().position
+
+    # Batches are fetched ahead, so trio's cursor does not know what was given out here.
+    def commit(self, position: Position | str | None = None) -> None:
+        covered = self.position if position is None else position
+        if covered is not None:
+            self._way.call(self._inner.commit, covered)
+
+    def commit_nowait(self, position: Position | str | None = None) -> None:
+        covered = self.position if position is None else position
+        if covered is not None:
+            self._way.call_sync(self._inner.commit_nowait, covered)

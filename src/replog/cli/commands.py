@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
-from replog.cli import backup, bookie, bookies, inspect, ledger, log, plugins, repair
+from replog.cli import backup, bookie, bookies, cursor, inspect, ledger, log, plugins, repair
 from replog.cli.apps import App, Group
 from replog.cli.bench import command as bench_command
 from replog.cli.cluster.command import cluster
@@ -28,6 +28,7 @@ _ORDER = [
     "cluster",
     "bench",
     "log",
+    "cursor",
     "ledger",
     "backup",
     "restore",
@@ -67,6 +68,7 @@ _INSTALLATION = "What is installed"
 app.command(rich_help_panel=_TRY)(cluster)
 app.command(rich_help_panel=_TRY)(bench_command.bench)
 app.add_typer(log.app, name="log", rich_help_panel=_LOGS)
+app.add_typer(cursor.app, name="cursor", rich_help_panel=_LOGS)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=_LOGS)
 app.command(rich_help_panel=_LOGS)(backup.backup)
 app.command(rich_help_panel=_LOGS)(backup.restore)

@@ -36,6 +36,7 @@ from replog.errors.bookies import (
     NotEnoughBookiesError,
     PlacementUnmetError,
 )
+from replog.errors.cursors import CursorError, CursorLostError, CursorNotFoundError, TrimBlockedError
 from replog.errors.ledgers import (
     AddTimeoutError,
     EntryNotFoundError,
@@ -115,6 +116,9 @@ __all__ = [
     "CommandRefusedError",
     "CommandTimeoutError",
     "ConfigError",
+    "CursorError",
+    "CursorLostError",
+    "CursorNotFoundError",
     "CustomMismatchError",
     "EndOfLogError",
     "EntryNotFoundError",
@@ -166,6 +170,7 @@ __all__ = [
     "TooManyLedgersError",
     "TransactionTableFullError",
     "TransientError",
+    "TrimBlockedError",
     "TrimmedError",
     "UnauthorizedError",
     "UnknownCommandError",

@@ -6,45 +6,75 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from replog.client.ledgers import Ledgers
-from replog.errors import LogNotFoundError, PositionError
+from replog.errors import LogNotFoundError, PositionError, TrimBlockedError
 from replog.hookspecs import LogTrimmed
+from replog.log.cursor_catalog import CursorCatalog
+from replog.log.editing import edit
 from replog.log.log_driver import LogDriver, no_ledger
+from replog.protocol.cursors import CursorRecord
 from replog.protocol.dropping import LogDeleting, LogTrimming
-from replog.protocol.model import Position
+from replog.protocol.model import LogMetadata, Position
 from replog.records.logs import list_log_names
 from replog.records.paths import log_key_path
 
 _ELECTIONS_KEY = "elections"
 
 
-async def trim(name: str, before: Position, ledgers: Ledgers, driver: LogDriver) -> Position:
-    """Drops the ledgers that are entirely before the position (L3); returns where the log begins now.
+async def trim(
+    name: str, before: Position, ledgers: Ledgers, driver: LogDriver, cursors: CursorCatalog, *, ignores_cursors: bool
+) -> Position:
+    """Drops the ledgers that are entirely before the position (L3), and that no cursor needs, unless that does not matter;
+    returns where the log begins now.
 
-    Raises `LogNotFoundError`, `PositionError`, `MetastoreError`. If it raises or is cancelled, the log may be trimmed or
-    not, and trimmed ledgers may wait to be deleted; the next trim, deletion, sweep or takeover deletes them (L7)."""
-    metadata, _ = await driver.records.head(name)
-    if metadata is not None and not metadata.is_deleted and before.segment >= metadata.next_segment_number:
-        last = metadata.next_segment_number - 1
-        raise PositionError(
-            f"{before} is not a position of log {name!r}: its last segment is {last}; nothing was trimmed"
-        )
-    machine = LogTrimming(name, before.segment, ledgers.chance.token(), ledgers.chance.time_ms())
+    Raises `TrimBlockedError`, `LogNotFoundError`, `PositionError`, `MetastoreError`. If it raises or is cancelled, the log may be
+    trimmed or not, and trimmed ledgers may wait to be deleted; the next trim, deletion, sweep or takeover deletes them (L7)."""
+    needed: CursorRecord | None = None
+
+    async def cut(head: LogMetadata) -> LogMetadata | None:
+        nonlocal needed
+        if before.segment >= head.next_segment_number:
+            last = head.next_segment_number - 1
+            raise PositionError(
+                f"{before} is not a position of log {name!r}: its last segment is {last}; nothing was trimmed"
+            )
+        needed = None if ignores_cursors else await cursors.needed(head)
+        end = before.segment if needed is None else min(before.segment, needed.begins_at.segment)
+        trimmed = head.trimmed_before(end)
+        return None if trimmed == head else trimmed
+
+    with suppress(LogNotFoundError):  # the machine raises it after it has removed what is left of the log
+        await edit(name, cut, ledgers, driver.records)
+    # The list was cut first: the machine deletes what is below its beginning, and stray pages. It cuts nothing (L3, L7).
+    machine = LogTrimming(name, 1, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
     changed = await driver.drive(machine, no_ledger, b"")
-    first = changed.metadata.first_segment_number
+    first = Position(changed.metadata.first_segment_number, 0)
     if machine.dropped:
-        ledgers.observe(LogTrimmed(name, first, machine.dropped))
-    return Position(first, 0)
+        ledgers.observe(LogTrimmed(name, first.segment, machine.dropped))
+    if needed is not None and needed.begins_at.segment < before.segment:
+        problem = (
+            f"it has committed up to {needed.begins_at} only, and {before} was to be the beginning; the log begins at {first}: "
+            "wait until it has committed more, move or delete it, or trim in spite of cursors"
+        )
+        raise TrimBlockedError(name, needed.name, problem, needed.begins_at, first)
+    return first
 
 
-async def delete(name: str, ledgers: Ledgers, driver: LogDriver, password: bytes) -> None:
-    """Deletes a log and its ledgers; its writer is fenced first. A small record stays, so that segment numbers are never reused.
+async def delete(name: str, ledgers: Ledgers, driver: LogDriver, cursors: CursorCatalog, password: bytes) -> None:
+    """Deletes a log, its ledgers and cursors; its writer is fenced first. A small record stays, so that segment numbers are
+    never reused.
 
     Raises as `trim`, and `RecoveryUndecidedError` or `NotEnoughBookiesError` if the writer can't be fenced (retry: when
     bookies are back). If it raises or is cancelled, the log may be deleted or not; deleting again is harmless."""
     machine = LogDeleting(name, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
-    await driver.drive(machine, no_ledger, password)
+    try:
+        await driver.drive(machine, no_ledger, password)
+    except LogNotFoundError:
+        # An earlier deletion may have been cut short before this.
+        await cursors.sweep(name)
+        raise
+    await cursors.sweep(name)
 
 
 async def finish(name: str, ledgers: Ledgers, driver: LogDriver) -> None:

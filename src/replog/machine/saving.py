@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import trio
 
-from replog.errors import ReplogError, UnknownCommandError
+from replog.errors import ReplogError, TrimBlockedError, UnknownCommandError
 from replog.log.log_writer import LogWriter
 from replog.machine import snapshots
 from replog.machine.core import Core
@@ -60,7 +61,9 @@ class Saver:
         await log.roll()
         await current_threads().run(self._check, data)
         if await snapshots.save(self._name, position, data, self._logs, self._options):
-            await self._logs.trim_log(self._name, before=position)
+            # The snapshot is good all the same: the log stays longer, for a cursor that somebody has on it.
+            with suppress(TrimBlockedError):
+                await self._logs.trim_log(self._name, before=position)
         self._core.snapshot_commands = max(commands, self._core.snapshot_commands)
 
     def _check(self, data: bytes) -> None:

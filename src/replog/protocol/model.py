@@ -231,6 +231,17 @@ class Transaction:
 
 
 @attrs.frozen
+class LogCursor:
+    """A cursor that a log's record names. `cursor_id` is unique permanently: the key below which the cursor's own record is.
+
+    Until that record exists, the cursor begins at `begins_at`."""
+
+    name: str
+    cursor_id: str
+    begins_at: Position
+
+
+@attrs.frozen
 class LogMetadata:
     """One log: its *head*. It names the last segments; pages name those before them. `token` as in `LedgerMetadata`.
 
@@ -242,7 +253,9 @@ class LogMetadata:
 
     The ledgers of all segments below `deleted_before_number` are deleted. Those from there to before the first segment
     were trimmed, or the log was deleted, and their ledgers may still exist (L7): `dropped` are those of them that left this
-    record, the others are in pages."""
+    record, the others are in pages.
+
+    `cursors` are here so that a change of them and a trim conflict: their names are unique, and they end with the log."""
 
     name: str
     segments: tuple[Segment, ...] = ()
@@ -258,6 +271,7 @@ class LogMetadata:
     deleted_before_number: int = 1
     dropped: tuple[Segment, ...] = ()
     first_open_number: int = 1
+    cursors: tuple[LogCursor, ...] = ()
 
     @property
     def is_deleted(self) -> bool:
@@ -402,6 +416,7 @@ class LogMetadata:
             deleted_at_ms=max(1, now_ms),
             deletions=self.deletions + 1,
             transactions=(),
+            cursors=(),
         )
 
     def faults(self) -> list[str]:
@@ -430,6 +445,8 @@ class LogMetadata:
         names = [each.transaction_id for each in self.transactions]
         if len(set(names)) < len(names):
             faults.append("transactions: one of them stands there twice")
+        if len({each.name for each in self.cursors}) < len(self.cursors):
+            faults.append("cursors: two of them have one name")
         return faults
 
 

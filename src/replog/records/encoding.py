@@ -16,15 +16,18 @@ import cattrs
 
 from replog.errors import MetastoreCorruptError
 from replog.protocol.contents import Contents
+from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import (
     JobLedger,
     JobPart,
     LedgerMetadata,
+    LogCursor,
     LogMetadata,
     LogPage,
     PendingLedger,
+    Position,
     Segment,
     Transaction,
 )
@@ -32,9 +35,17 @@ from replog.protocol.model import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-FORMATS: dict[type, int] = {LedgerMetadata: 1, LogMetadata: 1, LogPage: 1, PendingLedger: 1, JobLedger: 1, JobPart: 1}
+FORMATS: dict[type, int] = {
+    LedgerMetadata: 1,
+    LogMetadata: 1,
+    LogPage: 1,
+    PendingLedger: 1,
+    JobLedger: 1,
+    JobPart: 1,
+    CursorRecord: 1,
+}
 
-Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage, PendingLedger, JobLedger, JobPart)
+Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage, PendingLedger, JobLedger, JobPart, CursorRecord)
 
 _LOG_FIELDS = (  # a log's record without one of these is damaged: a default would hide segments
     "segments",
@@ -49,7 +60,9 @@ _TERM_FIELDS = ("is_unbounded", "owner", "open_term", "trim_to")
 _SHOWN_BYTES = 200  # of a damaged value, in an error
 
 
-def encode(record: LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart) -> bytes:
+def encode(
+    record: LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart | CursorRecord,
+) -> bytes:
     """The bytes of this record."""
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
     if isinstance(record, LedgerMetadata):
@@ -149,6 +162,10 @@ def _make_converter() -> cattrs.Converter:
     converter.register_unstructure_hook(Contents, Contents.as_tuple)
     converter.register_structure_hook(Transaction, _structure_transaction)
     converter.register_unstructure_hook(Transaction, attrs.astuple)
+    converter.register_structure_hook(LogCursor, _structure_cursor)
+    converter.register_unstructure_hook(LogCursor, lambda each: (each.name, each.cursor_id, str(each.begins_at)))
+    converter.register_structure_hook(Position, _structure_position)
+    converter.register_unstructure_hook(Position, str)
     converter.register_structure_hook(DigestType, lambda value, _type: _member(DigestType, value))
     converter.register_unstructure_hook(DigestType, lambda digest_type: digest_type.name.lower())
     return converter
@@ -193,6 +210,18 @@ def _structure_transaction(value: Any, _type: type) -> Transaction:
     if not isinstance(value, list) or [type(each) for each in value] != [str, int, int]:
         raise TypeError(f"{value!r} is not a transaction, which is a text, a number, and its time in ms")
     return Transaction(*value)
+
+
+def _structure_cursor(value: Any, _type: type) -> LogCursor:
+    if not isinstance(value, list) or [type(each) for each in value] != [str, str, str]:
+        raise TypeError(f"{value!r} is not a cursor, which is a name, an id, and a position")
+    return LogCursor(value[0], value[1], Position.parse(value[2]))
+
+
+def _structure_position(value: Any, _type: type) -> Position:
+    if type(value) is not str:
+        raise TypeError(f"{value!r} is not a position, which is a text")
+    return Position.parse(value)
 
 
 def _member(digest_types: type[DigestType], name: object) -> DigestType:

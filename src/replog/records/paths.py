@@ -3,7 +3,7 @@
 Ledgers with ids of up to 10 digits have the key `ledgers/NN/NNNN/NNNN`, those with longer ones
 `long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN`. So no key has more than 10 000 children, and no two ids share a key. A log has the key
 `logs/NAME`, with its name percent-encoded, and below it `logs/NAME/pages/NUMBER`,
-`logs/NAME/pending/LEDGER-ID` and `logs/NAME/jobs/JOB/LEDGER-ID`.
+`logs/NAME/pending/LEDGER-ID`, `logs/NAME/jobs/JOB/LEDGER-ID` and `logs/NAME/cursors/CURSOR-ID`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can tak
 _PAGES_WORD = "pages"
 _PENDING_WORD = "pending"
 _JOBS_WORD = "jobs"
+_CURSORS_WORD = "cursors"
+_CURSOR_ELECTIONS_KEY = "cursor-elections"
 PART_PREFIX = "part-"  # of a word below a job's key
 BEGUN_WRITER = -1  # the part that a job registers first, and a sweep forgets first
 BEGUN_WORD = f"{PART_PREFIX}{BEGUN_WRITER}-0"
@@ -92,11 +94,7 @@ def decode_next_ledger_id(value: bytes) -> int:
 
 def log_key_path(name: str) -> str:
     """The key of a log. Raises `ConfigError` if a log cannot have this name."""
-    problem = _name_problem(name)
-    if problem is None:
-        return f"{LOGS_KEY}/{_encode_name(name)}"
-    shown = name[:60] if isinstance(name, str) else name
-    raise ConfigError(f"{shown!r} cannot be the name of a log: {problem}")
+    return f"{LOGS_KEY}/{_word(name, 'a log')}"
 
 
 def parse_log_key(key: str) -> str:
@@ -154,6 +152,26 @@ def job_part_key_path(name: str, job: str, writer: int, partition: int) -> str:
 def job_begun_key_path(name: str, job: str) -> str:
     """The key that a job has from its beginning until a sweep gives it up. Raises `ConfigError`."""
     return f"{job_key_path(name, job)}/{BEGUN_WORD}"
+
+
+def log_cursor_key_path(name: str, cursor_id: str | None = None) -> str:
+    """The key of a cursor's record; without an id, the key above all cursors of a log. Raises `ConfigError`."""
+    key = f"{log_key_path(name)}/{_CURSORS_WORD}"
+    return key if cursor_id is None else f"{key}/{cursor_id}"
+
+
+def cursor_election_key_path(name: str, cursor: str) -> str:
+    """The key where the clients that want a cursor wait for their turn. Raises `ConfigError` for an invalid name of either."""
+    # Not below the cursor's own key: a metastore has what is below an election's key to itself.
+    return f"{_CURSOR_ELECTIONS_KEY}/{_word(name, 'a log')}/{_word(cursor, 'a cursor')}"
+
+
+def _word(name: str, of_what: str) -> str:
+    problem = _name_problem(name)
+    if problem is None:
+        return _encode_name(name)
+    shown = name[:60] if isinstance(name, str) else name
+    raise ConfigError(f"{shown!r} cannot be the name of {of_what}: {problem}")
 
 
 def _name_problem(name: object) -> str | None:

@@ -185,11 +185,14 @@ def trim(
     connection: Connection,
     name: Name,
     before: Annotated[str, typer.Option(metavar="POSITION", help="What is needed begins here: it looks like 17:42.")],
+    ignore_cursors: Annotated[
+        bool, typer.Option("--ignore-cursors", help="Drop even what a cursor has not committed.")
+    ] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Drop the segments of a log that end before a position. The last segment always stays."""
+    """Drop the segments of a log that end before a position. The last segment always stays, and what a cursor still needs."""
     position = Position.parse(before)
-    dropped, begins_at = run(_trim, connection, name, position)
+    dropped, begins_at = run(_trim, connection, name, position, ignore_cursors)
     if for_programs:
         print_json({"log": name, "dropped_segments": dropped, "begins_at": str(begins_at)})
     else:
@@ -197,10 +200,10 @@ def trim(
         emit(f"log {name}: {count} dropped; it begins at {begins_at}\n")
 
 
-async def _trim(connection: Connection, name: str, before: Position) -> tuple[int, Position]:
+async def _trim(connection: Connection, name: str, before: Position, ignore_cursors: bool) -> tuple[int, Position]:
     async with client_from(connection) as client:
         metadata = await client.log_metadata(name)
-        begins_at = await client.trim_log(name, before=before)
+        begins_at = await client.trim_log(name, before=before, ignore_cursors=ignore_cursors)
     return max(0, begins_at.segment - metadata.first_segment_number), begins_at
 
 
