@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 
 from tests.spec import tlc
+from tests.spec.catalog import ALL_GOALS, ALL_MODELS, ALL_REMOVALS
 from tests.spec.checks import Line, check_goal, check_model, check_removal
-from tests.spec.models import GOALS, MODELS, REMOVALS
 
 
 def main() -> int:
@@ -34,15 +34,15 @@ def main() -> int:
 
 def _lines(options: argparse.Namespace) -> Iterator[Line]:
     if not options.rule:
-        for model in MODELS:
+        for model in ALL_MODELS:
             if model.name in options.model if options.model else options.long or not model.is_long:
                 yield check_model(model, options.workers, options.timeout)
     if not options.model:
-        for removal in REMOVALS:
+        for removal in ALL_REMOVALS:
             if not options.rule or removal.rule in options.rule:
                 yield check_removal(removal, options.workers, options.timeout)
     if not options.model and not options.rule:
-        for name, place, meaning in GOALS:
+        for name, place, meaning in ALL_GOALS:
             yield check_goal(name, place, meaning, options.workers, options.timeout)
 
 

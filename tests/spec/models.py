@@ -19,7 +19,7 @@ INVARIANTS = (
 )
 PROPERTIES = ("RecordsGoForward",)
 
-_DEFAULTS: Mapping[str, int | bool | str] = {
+DEFAULTS: Mapping[str, int | bool | str] = {
     "E": 3,
     "Qw": 3,
     "Qa": 2,
@@ -54,16 +54,17 @@ class Model:
     constants: Mapping[str, int | bool | str] = attrs.field(factory=dict)
     is_long: bool = False
     samples: int = 0  # random behaviours that are tried; 0: every state is looked at
+    module: str = "Ledger"
 
     def config(self, removed: str = "", *, goal: str = "") -> str:
         """The configuration for TLC, without the rule `removed`. With a goal, only that is checked: TLC finds a state in which
         it does not hold."""
-        values = {**_DEFAULTS, **self.constants}
-        assert values.keys() == _DEFAULTS.keys(), "a model sets constants of the module only"
+        values = {**DEFAULTS, **self.constants}
+        assert values.keys() == DEFAULTS.keys(), "a model sets constants of the module only"
         lines = ["SPECIFICATION Spec", "CONSTANTS", "  Creator = creator"]
         lines.append(f"  Bookies = {_members('b', self.bookies)}")
         lines.append(f"  Recoveries = {_members('r', self.recoveries)}")
-        lines += [f"  {name} = {_written(value)}" for name, value in values.items()]
+        lines += [f"  {name} = {written(value)}" for name, value in values.items()]
         lines.append("  Removed = {%s}" % (f'"{removed}"' if removed else ""))
         lines.append(f"INVARIANTS {goal or ' '.join(INVARIANTS)}")
         if not goal:
@@ -88,7 +89,8 @@ def _members(letter: str, count: int) -> str:
     return f"{{{names}}}"
 
 
-def _written(value: int | bool | str) -> str:
+def written(value: int | bool | str) -> str:
+    """A constant as a configuration of TLC has it."""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     return f'"{value}"' if isinstance(value, str) else str(value)
@@ -235,11 +237,3 @@ GOALS = (
     ("NeverMovesOn", "private-two", "a recovery's own fragment begins behind an entry that was there before"),
     ("NeverDeposes", "one", "a writer confirms an entry after its recovery began to fence"),
 )
-
-
-def model_named(name: str) -> Model:
-    """The model of this name."""
-    for model in MODELS:
-        if model.name == name:
-            return model
-    raise LookupError(f"no model {name!r}; known: {', '.join(model.name for model in MODELS)}")

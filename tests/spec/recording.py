@@ -1,13 +1,14 @@
-"""Writes down what machines say and hear while the simulator runs: the traces that `spec/LedgerTrace.tla` accepts.
+"""Writes down what machines say and hear: the traces that `spec/LedgerTrace.tla` accepts.
 
-An event is a tuple: its kind, then what `Step` in that module says. Clients are known by the nonces of their machines. Only what
-a machine or a bookie does is recorded, never what the simulator's oracle thinks of it.
+An event is a tuple: its kind, then what `Step` in that module says. Clients are known by the nonces of their machines. What
+machines do is recorded here, in the simulator (`simulated`) and in real processes (`processes`) alike. The code is not changed:
+its methods are wrapped while the recording lasts, so it costs nothing at other times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from replog.protocol.effects import Confirmed, Delivered, Effect, SendAdd, SendF
 from replog.protocol.fragments import Fragment
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.messages import (
+    DENIALS,
     AddRequest,
     Denial,
     FenceRequest,
@@ -31,12 +33,9 @@ from replog.protocol.proofs import claimed
 from replog.protocol.reading import LedgerReading
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
-from tests.simulator.bookie_checks import BookieChecks
-from tests.simulator.clients import Client, LedgerShell, WriterShell
-from tests.simulator.metastore import SimulatedMetastore
-from tests.simulator.recoveries import RecoveryShell
 
 Event = tuple[Any, ...]
+CREATOR = "creator"
 
 
 @attrs.define
@@ -48,6 +47,7 @@ class Trace:
     ensemble: tuple[str, ...]
     events: list[Event] = attrs.field(factory=list)
     is_cut: bool = False
+    is_unbounded: bool = False
 
 
 class Recorder:
@@ -55,7 +55,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.traces: dict[int, Trace] = {}
-        self.writers: set[str] = set()
+        self._writers: dict[str, str] = {}  # by the nonce of a writer: whose term it writes in
         self._tags: dict[int, tuple[object, str, int]] = {}  # by identity of an add: the request, its client, the index
         self._sender: tuple[str, int] | None = None
         self._fencing: set[str] = set()
@@ -71,11 +71,24 @@ class Recorder:
         if ledger_id in self.traces:
             self.traces[ledger_id].is_cut = True
 
+    def began(self, record: LedgerMetadata) -> None:
+        """A ledger begins with this record."""
+        if record.ledger_id not in self.traces:
+            self.traces[record.ledger_id] = trace_of(record)
+
+    def made(self, nonce: str, record: LedgerMetadata) -> None:
+        """A writer is made: of the first term, or of the term that a takeover claimed."""
+        self._writers[nonce] = record.owner if record.is_unbounded and record.open_term > 1 else CREATOR
+
+    def named(self, nonce: str) -> str:
+        """The nonce of the takeover that a writer goes on from, or `CREATOR`."""
+        return self._writers.get(nonce, nonce)
+
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def effects(self, machine: LedgerMachine, effects: Sequence[Effect]) -> None:
         """What a machine wants done."""
-        name, ledger_id = machine._change._nonce, machine.metadata.ledger_id
+        name, ledger_id = self.named(machine._change._nonce), machine.metadata.ledger_id
         for effect in effects:
             if isinstance(effect, SendAdd):
                 last = claimed(effect.proof) if effect.recovery else effect.batch.last_add_confirmed
@@ -91,7 +104,9 @@ class Recorder:
 
     def _proposal(self, machine: LedgerMachine, name: str, record: object) -> None:
         assert isinstance(record, LedgerMetadata), "machines of ledgers write records of ledgers"
-        if record.state is LedgerState.CLOSED:
+        if isinstance(machine, LedgerRecovery) and record.state is not LedgerState.IN_RECOVERY:
+            self.note(record.ledger_id, "proposes end", name, machine._last_entry_id)
+        elif record.state is LedgerState.CLOSED:
             self.note(record.ledger_id, "proposes end", name, record.last_entry_id)
         elif record.state is LedgerState.OPEN:
             last = record.last_fragment
@@ -123,7 +138,7 @@ class Recorder:
     @contextmanager
     def sending(self, nonce: str, index: int) -> Iterator[None]:
         """Adds that are sent meanwhile are this client's."""
-        self._sender = nonce, index
+        self._sender = self.named(nonce), index
         yield
         self._sender = None
 
@@ -134,44 +149,53 @@ class Recorder:
 
     # -- bookies and the metastore ---------------------------------------------------------------------------------------
 
+    def sender(self, bookie: str, request: AddRequest) -> tuple[object, ...] | None:
+        """The client of an add and the index that it is for, if they are known."""
+        tag = self._tags.get(id(request))
+        return None if tag is None else tag[1:]
+
     def answered(self, bookie: str, request: object, response: Response) -> None:
         """A bookie answers."""
-        if response.status is Status.OK and isinstance(request, AddRequest) and id(request) in self._tags:
-            _, name, index = self._tags[id(request)]
-            self.note(request.ledger_id, "stored", bookie, name, index, _ids(request.batch))
-        elif isinstance(request, RecoveryReadRequest) and response.status is Status.NO_ENTRY:
-            self.note(request.ledger_id, "denied", bookie, request.entry_id)
+        if isinstance(request, AddRequest):
+            sender = self.sender(bookie, request)
+            if response.status is Status.OK and sender is not None:
+                self.note(request.ledger_id, "stored", bookie, *sender, _ids(request.batch))
+        elif isinstance(request, RecoveryReadRequest) and response.status in DENIALS:
+            self.note(request.ledger_id, "denied", bookie, request.term, request.entry_id, request.stamp)
         elif isinstance(request, FenceRequest | RecoveryReadRequest) and response.status in (Status.OK, Status.UNKNOWN):
-            self.note(request.ledger_id, "fenced", bookie)
+            self.note(request.ledger_id, "fenced", bookie, request.term)
         elif isinstance(request, WriteLastAddConfirmedRequest) and response.status is Status.OK:
             self.note(request.ledger_id, "published", bookie, request.term, claimed(request.proof))
 
-    def created(self, record: LedgerMetadata) -> None:
-        """A ledger begins with this record. Unbounded ones are not recorded."""
-        if record.ledger_id not in self.traces and not record.is_unbounded:
-            quorum = record.quorum
-            size = quorum.ensemble, quorum.write, quorum.ack
-            self.traces[record.ledger_id] = Trace(record.ledger_id, size, record.last_fragment.ensemble)
-
-    def wrote(self, key: object, record: object, *, is_new: bool) -> None:
+    def wrote(self, before: LedgerMetadata | None, record: LedgerMetadata) -> None:
         """The metastore applied a change."""
-        if not isinstance(record, LedgerMetadata):
-            return
-        if is_new:
-            self.created(record)
+        if before is None:
+            self.began(record)
         else:
-            name = record.token.rpartition(".")[0]
-            fragments = tuple(_fragment(each) for each in record.fragments)
-            last = -1 if record.last_entry_id is None else record.last_entry_id
-            self.note(record.ledger_id, "wrote", name, record.state.name, fragments, last)
+            self.note(record.ledger_id, *self.change(before, record))
+
+    def change(self, before: LedgerMetadata, record: LedgerMetadata) -> Event:
+        """The event of a changed record."""
+        fragments = tuple(_fragment(each) for each in record.fragments)
+        if before.trim_to != record.trim_to:
+            return ("trimmed", fragments)
+        last = -1 if record.last_entry_id is None else record.last_entry_id
+        return ("wrote", self.named(record.token.rpartition(".")[0]), record.state.name, fragments, last)
+
+
+def trace_of(record: LedgerMetadata) -> Trace:
+    """An empty trace of the ledger with this first record."""
+    quorum = record.quorum
+    size = quorum.ensemble, quorum.write, quorum.ack
+    return Trace(record.ledger_id, size, record.last_fragment.ensemble, is_unbounded=record.is_unbounded)
 
 
 def _ids(batch: Batch) -> tuple[int, ...]:
     return tuple(batch.entry_ids)
 
 
-def _fragment(fragment: Fragment) -> tuple[int, tuple[str, ...]]:
-    return fragment.first_entry_id, fragment.ensemble
+def _fragment(fragment: Fragment) -> tuple[int, tuple[str, ...], int]:
+    return fragment.first_entry_id, fragment.ensemble, fragment.term
 
 
 def _indices(mask: int, count: int) -> tuple[int, ...]:
@@ -179,36 +203,33 @@ def _indices(mask: int, count: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def recording() -> Iterator[Recorder]:
-    """Records what machines do while the context lasts. The code itself is not changed."""
-    recorder = Recorder()
-    patches = [
-        _around(LedgerMachine, "take_effects", lambda machine, done, *_: recorder.effects(machine, done)),
-        _around(LedgerReading, "take_effects", lambda machine, done, *_: _delivered(recorder, machine, done)),
-        _around(BookieChecks, "answered", lambda _self, _done, name, _disk, *rest: recorder.answered(name, *rest)),
+def recording_machines(recorder: Recorder) -> Iterator[None]:
+    """Records what machines of clients do while the context lasts."""
+    with applied(
+        around(LedgerMachine, "take_effects", lambda machine, done, *_: recorder.effects(machine, done)),
+        around(LedgerReading, "take_effects", lambda machine, done, *_: _delivered(recorder, machine, done)),
         patch.object(LedgerRecovery, "fence_confirmed", _fence_heard(recorder)),
         patch.object(LedgerRecovery, "_decide", _decided(recorder)),
         patch.object(LedgerRecovery, "read_absent", _denial_heard(recorder)),
         patch.object(LedgerRecovery, "read_unknown", _doubt_heard(recorder)),
         patch.object(LedgerRecovery, "read_found", _batch_heard(recorder)),
         patch.object(LedgerRecovery, "replacements_chosen", _chosen(recorder)),
-        patch.object(SimulatedMetastore, "_put", _put(recorder)),
-        patch.object(SimulatedMetastore, "_delete", _deleted(recorder)),
-        patch.object(WriterShell, "_send_add", _sending(recorder, WriterShell)),
-        patch.object(RecoveryShell, "_send_add", _sending(recorder, RecoveryShell)),
-        patch.object(Client, "call", _called(recorder)),
         patch.object(LedgerWriting, "__init__", _made(recorder)),
-    ]
-    for each in patches:
-        each.start()
-    try:
-        yield recorder
-    finally:
-        for each in reversed(patches):
-            each.stop()
+    ):
+        yield
 
 
-def _around(owner: type, name: str, then: Callable[..., None]) -> Any:
+@contextmanager
+def applied(*patches: Any) -> Iterator[None]:
+    """Applies patches in their order, and takes them back in the other one."""
+    with ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+
+
+def around(owner: type, name: str, then: Callable[..., None]) -> Any:
+    """A patch: `then` is called behind the method, with its object, what it returned, and its arguments."""
     original = getattr(owner, name)
 
     def wrapped(self: Any, *arguments: Any) -> Any:
@@ -229,8 +250,9 @@ def _made(recorder: Recorder) -> Callable[..., None]:
     original = LedgerWriting.__init__
 
     def made(self: LedgerWriting, metadata: Any, version: int, digest: Any, nonce: str, *, missing: int = 0) -> None:
-        recorder.writers.add(nonce)
-        recorder.created(metadata)
+        recorder.made(nonce, metadata)
+        if metadata.open_term == 1:
+            recorder.began(metadata)
         original(self, metadata, version, digest, nonce, missing=missing)
 
     return made
@@ -301,44 +323,3 @@ def _chosen(recorder: Recorder) -> Callable[..., None]:
             recorder.changed(self)
 
     return chosen_
-
-
-def _put(recorder: Recorder) -> Callable[..., Any]:
-    original = SimulatedMetastore._put
-
-    def put(self: SimulatedMetastore, key: Any, record: Any) -> Any:
-        recorder.wrote(key, record, is_new=key not in self.records)
-        return original(self, key, record)
-
-    return put
-
-
-def _deleted(recorder: Recorder) -> Callable[..., Any]:
-    original = SimulatedMetastore._delete
-
-    def delete(self: SimulatedMetastore, key: Any) -> Any:
-        if isinstance(key, int):
-            recorder.cut(key)
-        return original(self, key)
-
-    return delete
-
-
-def _sending(recorder: Recorder, owner: type[LedgerShell]) -> Callable[..., None]:
-    original = vars(owner)["_send_add"]
-
-    def send(self: LedgerShell, effect: SendAdd) -> None:
-        with recorder.sending(self.nonce, effect.index):
-            original(self, effect)
-
-    return send
-
-
-def _called(recorder: Recorder) -> Callable[..., None]:
-    original = Client.call
-
-    def call(self: Client, bookie_id: str, kind: str, subject: int, request: Any, answered: Any) -> None:
-        recorder.requested(request)
-        original(self, bookie_id, kind, subject, request, answered)
-
-    return call

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.spec import tlc
+from tests.spec.catalog import ALL_GOALS, ALL_MODELS, ALL_REMOVALS, model_named
 from tests.spec.checks import check_goal, check_model, check_removal
-from tests.spec.models import GOALS, MODELS, REMOVALS, Model, Removal, model_named
+from tests.spec.log_models import LogModel
+from tests.spec.models import Model, Removal
 
 _TIMEOUT_S = 1800.0
 
@@ -25,46 +27,48 @@ def fetched_checker() -> None:
         pytest.skip(str(error))
 
 
+def _text(module: str) -> str:
+    return (tlc.SPEC / f"{module}.tla").read_text(encoding="utf-8")
+
+
 def test_names_in_models_are_of_the_module() -> None:
-    module = (tlc.SPEC / "Ledger.tla").read_text(encoding="utf-8")
-    for removal in REMOVALS:
-        assert f'Holds("{removal.rule}")' in module, removal.rule
-        assert model_named(removal.model).name == removal.model
-    for name, model, _ in GOALS:
-        assert f"{name} ==" in module
-        assert model_named(model).name == model
+    for removal in ALL_REMOVALS:
+        assert f'Holds("{removal.rule}")' in _text(model_named(removal.model).module), removal.rule
+    for name, model, _ in ALL_GOALS:
+        assert f"{name} ==" in _text(model_named(model).module)
 
 
-def test_each_rule_that_the_module_switches_is_removed_once() -> None:
-    module = (tlc.SPEC / "Ledger.tla").read_text(encoding="utf-8")
-    switched = {each.split('"')[0] for each in module.split('Holds("')[1:]}
-    assert switched == {removal.rule for removal in REMOVALS}
-    assert len(REMOVALS) == len(switched)
+@pytest.mark.parametrize("module", ["Ledger", "Log"])
+def test_each_rule_that_the_module_switches_is_removed_once(module: str) -> None:
+    switched = {each.split('"')[0] for each in _text(module).split('Holds("')[1:]}
+    removals = [each.rule for each in ALL_REMOVALS if model_named(each.model).module == module]
+    assert switched == set(removals)
+    assert len(removals) == len(switched)
 
 
 @pytest.mark.slow
 def test_smallest_model_holds_and_breaks_without_fencing_reads(checker: None) -> None:
     assert check_model(model_named("one"), 1, 300).is_right
-    [removal] = [each for each in REMOVALS if each.rule == "R4 fence"]
+    [removal] = [each for each in ALL_REMOVALS if each.rule == "R4 fence"]
     assert check_removal(removal, 1, 300).is_right
 
 
 @pytest.mark.long(is_sampled=False)
-@pytest.mark.parametrize("model", [each for each in MODELS if not each.is_long], ids=lambda model: model.name)
-def test_model_holds(fetched_checker: None, model: Model) -> None:
+@pytest.mark.parametrize("model", [each for each in ALL_MODELS if not each.is_long], ids=lambda model: model.name)
+def test_model_holds(fetched_checker: None, model: Model | LogModel) -> None:
     line = check_model(model, 1, _TIMEOUT_S)
     assert line.is_right, line.text
 
 
 @pytest.mark.long(is_sampled=False)
-@pytest.mark.parametrize("removal", REMOVALS, ids=lambda removal: removal.rule)
+@pytest.mark.parametrize("removal", ALL_REMOVALS, ids=lambda removal: removal.rule)
 def test_rule_is_needed_or_redundant(fetched_checker: None, removal: Removal) -> None:
     line = check_removal(removal, 1, _TIMEOUT_S)
     assert line.is_right, line.text
 
 
 @pytest.mark.long(is_sampled=False)
-@pytest.mark.parametrize("goal", GOALS, ids=lambda goal: goal[0])
+@pytest.mark.parametrize("goal", ALL_GOALS, ids=lambda goal: goal[0])
 def test_situation_comes_about(fetched_checker: None, goal: tuple[str, str, str]) -> None:
     line = check_goal(*goal, 1, _TIMEOUT_S)
     assert line.is_right, line.text

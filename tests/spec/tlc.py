@@ -38,6 +38,7 @@ class Outcome:
     generated: int
     depth: int
     elapsed_s: float
+    processor_s: float  # user and system time of all its threads
     output: str
 
 
@@ -125,7 +126,7 @@ def check(
             str(workers),
         ]
         command += ["-metadir", "states", "-config", "model.cfg", *options, f"{module}.tla"]
-        begun = time.monotonic()
+        begun, used_s = time.monotonic(), _children_s()
         try:
             ran = subprocess.run(
                 command,
@@ -138,7 +139,7 @@ def check(
             )
         except subprocess.TimeoutExpired as error:
             raise CheckerError(f"{module}: TLC was not done after {timeout_s:g} s") from error
-        return _read(ran.stdout, time.monotonic() - begun)
+        return _read(ran.stdout, time.monotonic() - begun, _children_s() - used_s)
 
 
 _COUNTED = re.compile(r"([\d,]+) states generated(?: \([^)]*\))?, ([\d,]+) distinct")
@@ -153,7 +154,12 @@ def _sampled(output: str) -> tuple[str, str]:
     return count, count
 
 
-def _read(output: str, elapsed_s: float) -> Outcome:
+def _children_s() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _read(output: str, elapsed_s: float, processor_s: float) -> Outcome:
     violated = _VIOLATED.search(output)
     is_exhaustive = "Model checking completed. No error has been found." in output
     is_sampled = "Error:" not in output and _SIMULATED.search(output) is not None
@@ -170,5 +176,6 @@ def _read(output: str, elapsed_s: float) -> Outcome:
         int(generated.replace(",", "")),
         int(depth[1]) if depth else 0,
         elapsed_s,
+        processor_s,
         output,
     )

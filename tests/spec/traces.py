@@ -23,11 +23,13 @@ from tests.simulator.mutants import MUTANTS, mutant_named
 from tests.simulator.mutation import Mutant
 from tests.simulator.plan import Plan
 from tests.spec import tlc
-from tests.spec.models import _DEFAULTS, _written
-from tests.spec.recording import Trace, recording
+from tests.spec.models import DEFAULTS, written
+from tests.spec.recording import CREATOR, Recorder, Trace
+from tests.spec.simulated import recording
 
 EVENTS_MAX = 600  # of one trace: what follows is cut off
 _LOSSES = {"shorten", "burn", "declare"}  # operations that the specification of traces does not have
+_NAMELESS = {"fenced", "denied", "published", "read", "trimmed", "restarted"}  # events that name no client
 _TIMEOUT_S = 3600.0
 CONVERSATIONS = Path(__file__).parent.parent / "protocol" / "conversations"
 MUTANTS_REJECTED_MIN = 30
@@ -72,37 +74,33 @@ def _traces(plan: Plan) -> tuple[list[Named], bool]:
     if rule and not traces:
         # Nothing for TLC, but the oracle's word counts.
         traces = [Trace(0, (3, 3, 2), ("b1", "b2", "b3"))]
-    return [Named(plan.seed, _renamed(trace, recorder.writers), rule) for trace in traces], bool(rule)
+    return [Named(plan.seed, renamed(trace, recorder), rule) for trace in traces], bool(rule)
 
 
-def _renamed(trace: Trace, writers: set[str]) -> Trace:
+def renamed(trace: Trace, recorder: Recorder) -> Trace:
     """The same with the names that the specification has: the creator, and recoveries by their numbers."""
-    names: dict[str, str] = {}
+    names = {CREATOR: CREATOR}
     events = []
     for event in trace.events[:EVENTS_MAX]:
-        place = 2 if event[0] == "stored" else 1
-        if event[0] in ("fenced", "denied", "published", "read"):
+        if event[0] in _NAMELESS:
             events.append(event)
             continue
-        nonce = event[place]
-        if nonce not in names:
-            names[nonce] = (
-                "creator" if nonce in writers else f"r{sum(name != 'creator' for name in names.values()) + 1}"
-            )
-        events.append((*event[:place], names[nonce], *event[place + 1 :]))
+        place = 2 if event[0] == "stored" else 1
+        name = names.setdefault(recorder.named(event[place]), f"r{len(names)}")
+        events.append((*event[:place], name, *event[place + 1 :]))
     return attrs.evolve(trace, events=events)
 
 
 def check(traces: Sequence[Named]) -> list[tuple[Named, int, str]]:
     """The traces that TLC rejects, with the number of the event that is wrong and its kind. Raises `CheckerError`."""
-    by_quorum: dict[tuple[int, int, int], list[Named]] = defaultdict(list)
+    by_kind: dict[tuple[tuple[int, int, int], bool], list[Named]] = defaultdict(list)
     for each in traces:
-        by_quorum[each.trace.quorum].append(each)
+        by_kind[each.trace.quorum, each.trace.is_unbounded].append(each)
     rejected: list[tuple[Named, int, str]] = []
-    for quorum, group in sorted(by_quorum.items()):
+    for _, group in sorted(by_kind.items()):
         outcome = tlc.check(
             "LedgerTrace",
-            _config(quorum, group),
+            _config(group),
             timeout_s=_TIMEOUT_S,
             modules={"TraceData": _module(group)},
             options=("-deadlock",),
@@ -112,17 +110,19 @@ def check(traces: Sequence[Named]) -> list[tuple[Named, int, str]]:
     return rejected
 
 
-def _config(quorum: tuple[int, int, int], traces: Sequence[Named]) -> str:
+def _config(traces: Sequence[Named]) -> str:
     events = [event for each in traces for event in each.trace.events]
     bookies = {
         name for each in traces for name in re.findall(r"'(b\d+)'", repr((each.trace.ensemble, each.trace.events)))
     }
     recoveries = {name for event in events for name in event if isinstance(name, str) and re.fullmatch(r"r\d+", name)}
-    values: Mapping[str, int | bool | str] = {**_DEFAULTS, **dict(zip(("E", "Qw", "Qa"), quorum, strict=True))}
+    first = traces[0].trace
+    quorum = zip(("E", "Qw", "Qa"), first.quorum, strict=True)
+    values: Mapping[str, int | bool | str] = {**DEFAULTS, **dict(quorum), "Unbounded": first.is_unbounded}
     lines = ["SPECIFICATION TraceSpec", "CONSTANTS", '  Creator = "creator"', "  Removed = {}"]
     lines.append("  Bookies = {%s}" % ", ".join(f'"{name}"' for name in sorted(bookies)))  # noqa: UP031
     lines.append("  Recoveries = {%s}" % ", ".join(f'"{name}"' for name in sorted(recoveries | {"r1"})))  # noqa: UP031
-    lines += [f"  {name} = {_written(value)}" for name, value in values.items()]
+    lines += [f"  {name} = {written(value)}" for name, value in values.items()]
     return "\n".join([*lines, ""])
 
 
@@ -163,7 +163,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spec.traces", description=__doc__)
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--scenario", choices=("ledger", "log"))
+    parser.add_argument("--scenario", choices=("ledger", "log", "unbounded"))
     parser.add_argument("--strategy")
     parser.add_argument("--mutant", default="", help="a known bug of the simulator")
     parser.add_argument("--mutants", action="store_true", help="all of them: who rejects which")
