@@ -31,6 +31,7 @@ EVENTS_MAX = 600  # of one trace: what follows is cut off
 _LOSSES = {"shorten", "burn", "declare"}  # operations that the specification of traces does not have
 _NAMELESS = {"fenced", "denied", "published", "read", "trimmed", "restarted"}  # events that name no client
 _TIMEOUT_S = 3600.0
+_REJECTED = re.compile(r'<<"rejected", (\d+), (\d+), "([^"]+)">>')
 CONVERSATIONS = Path(__file__).parent.parent / "protocol" / "conversations"
 MUTANTS_REJECTED_MIN = 30
 SEEDS_KEPT = 2  # whose traces TLC gets where the oracle sees nothing
@@ -105,8 +106,12 @@ def check(traces: Sequence[Named]) -> list[tuple[Named, int, str]]:
             modules={"TraceData": _module(group)},
             options=("-deadlock",),
         )
-        for number, place, kind in re.findall(r'<<"rejected", (\d+), (\d+), "([^"]+)">>', outcome.output):
-            rejected.append((group[int(number) - 1], int(place), kind))
+        ends = {int(number): (int(place), kind) for number, place, kind in _REJECTED.findall(outcome.output)}
+        # A state for each event and one more: TLC came to each trace's end, and did not only find nothing to print.
+        followed = sum(ends.get(number, (len(each.trace.events), ""))[0] + 1 for number, each in enumerate(group, 1))
+        if not outcome.is_exhaustive or outcome.states < followed:
+            raise tlc.CheckerError(f"TLC followed {outcome.states} of {followed} states of traces: nothing is known")
+        rejected += [(group[number - 1], *end) for number, end in sorted(ends.items())]
     return rejected
 
 
