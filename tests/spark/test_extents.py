@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import pytest
@@ -228,6 +229,47 @@ async def test_many_segments_are_surveyed(autojump_clock: trio.testing.MockClock
         assert sum(each.count for each in between) == 70
 
 
+async def test_what_the_log_says_is_not_asked_for(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed ledgers are planned from the log's record and pages; only of the last two that says nothing yet."""
+    async with two_clients() as (_, client, other):
+        client._logs.page_segments = 4
+        async with client.write_log(LOG) as writer:
+            for _ in range(40):
+                await writer.extend(numbers(3))
+                await writer.roll()
+        asked: list[int] = []
+        ask_for_record, open_ledger = replog.Client.ledger_metadata, replog.Client.open_ledger
+
+        async def ledger_metadata(self: replog.Client, ledger_id: int) -> replog.LedgerMetadata:
+            asked.append(ledger_id)
+            return await ask_for_record(self, ledger_id)
+
+        def opened(self: replog.Client, ledger_id: int, **options: Any) -> Any:
+            asked.append(ledger_id)
+            return open_ledger(self, ledger_id, **options)
+
+        monkeypatch.setattr(replog.Client, "ledger_metadata", ledger_metadata)
+        monkeypatch.setattr(replog.Client, "open_ledger", opened)
+        unknown = {each.ledger_id for each in await other.log_segments(LOG) if each.contents is None}
+        assert len(unknown) == 2
+        survey = Survey(other, LOG, b"")
+        for found in (await surveyed(other), await survey.between(BEGINNING, Position(41, 0))):
+            assert [each.count for each in found if each.count] == [3] * 40
+        assert set(asked) == unknown
+        asked.clear()
+        measured = await survey.measured(found)
+        assert [each.size_bytes for _, each in measured] == [18] * 40
+        assert not asked, "the ledger's own record says the same"
+        part = attrs.evolve(found[5], last=1)
+        assert (await survey.measure(part)).size_bytes == 12
+        assert asked == [part.ledger_id], "of a part nothing is known"
+        read_ns = (await survey.measure(attrs.evolve(found[5], first=2))).last_sent_ns
+        assert read_ns <= measured[5][1].last_sent_ns < read_ns + 1_000_000
+        assert found[5].begun_at_ms <= read_ns // 1_000_000 < found[5].begun_at_ms + 60_000
+
+
 async def test_sizes(autojump_clock: trio.testing.MockClock) -> None:
     async with two_clients() as (_, client, other):
         async with client.write_log(LOG) as writer:
@@ -267,6 +309,11 @@ def test_portions(sizes_mib: list[int], partition_mib: int, wanted: list[str]) -
     extents = [extent(1000, segment) for segment in range(1, len(sizes_mib) + 1)]
     found = partitioned(extents, [size * MIB for size in sizes_mib], partition_mib * MIB)
     assert [" ".join(f"{each.segment}:{each.first}-{each.last}" for each in portion) for portion in found] == wanted
+
+
+def test_a_task_opens_so_many_ledgers_at_most() -> None:
+    extents = [extent(1, segment) for segment in range(1, 1101)]
+    assert [len(each) for each in partitioned(extents, [100] * 1100, 128 * MIB)] == [512, 512, 76]
 
 
 def test_an_entry_is_not_cut() -> None:

@@ -139,6 +139,28 @@ def test_long_ledgers_are_cut_and_each_part_is_read_alone(metastore: str, writte
     assert len(batch_reader(metastore, written).partitions()) == 1  # small ones share a task
 
 
+@pytest.mark.parametrize("ahead_bytes", [1, 2 << 20])
+def test_short_ledgers_are_read_ahead(
+    metastore: str, spark_log: str, monkeypatch: pytest.MonkeyPatch, ahead_bytes: int
+) -> None:
+    """One that is longer than its plan knew is read to its end all the same."""
+
+    async def write_many(client: replog.Client) -> None:
+        async with client.write_log(spark_log) as writer:
+            for number in range(60):
+                await writer.append(b"%08d" % number)
+                if number % 3 == 2:
+                    await writer.roll()
+
+    ask(metastore, write_many)
+    monkeypatch.setattr("replog.spark.rows._RECORD_BATCH_BYTES", ahead_bytes)
+    reader = batch_reader(metastore, spark_log)
+    (partition,) = reader.partitions()
+    assert isinstance(partition, LogPartition)
+    assert len(partition.extents) == 20
+    assert values(reader, [partition]) == numbers(0, 60)
+
+
 @pytest.mark.parametrize("quorum", [Quorum(3, 2, 2), Quorum(3, 1, 1)])
 def test_striped_ledgers(metastore: str, spark_log: str, quorum: Quorum) -> None:
     ask(metastore, lambda client: write(client, spark_log, 2, 1000, quorum=quorum))

@@ -48,7 +48,9 @@ class Contents:
     def faults(self) -> list[str]:
         """What is impossible in it."""
         if self.entries:
-            is_possible = min(self.entries, self.size_bytes or 0, self.first_sent_ms or 0, self.last_sent_ms or 0) >= 0
+            # Not `min`, which takes three times as long: a plan of a long log checks 100,000 of these.
+            sizes_are_possible = self.entries > 0 and (self.size_bytes or 0) >= 0
+            is_possible = sizes_are_possible and (self.first_sent_ms or 0) >= 0 and (self.last_sent_ms or 0) >= 0
         else:
             is_possible = self == _EMPTY
         return [] if is_possible else [f"contents: {list(self.as_tuple())} are not what a ledger can hold"]

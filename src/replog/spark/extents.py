@@ -3,6 +3,7 @@
 Rules:
 - Only what is confirmed is planned (D1): all of a closed ledger, and of one that is open what bookies say is confirmed.
 - Nothing behind an open ledger is planned: more may come before it (L6).
+- What the log's record says of closed ledgers is taken from there. Bookies, and ledgers' own records, are asked for the others.
 - A place where to read on is that of the next entry. Behind a closed ledger it is the beginning of the next segment, even if
   that does not exist yet: so a segment that was read to its end may be trimmed, and no reader misses anything.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import TypeVar
 
 import attrs
@@ -25,31 +27,36 @@ from replog.errors import (
     ReplogError,
     TrimmedError,
 )
+from replog.protocol.contents import Contents
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Position, Segment
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
+_NS_PER_MS = 1_000_000
 CLOSING_S = 5.0  # how long a ledger that isn't the last may still be open, before a plan ends there
 _CLOSING_POLL_S = 0.1
-_LOOKED_AT_TOGETHER = 32
+_LOOKED_AT_FIRST = 32  # segments; then twice as many each time
+_LOOKED_AT_TOGETHER_MAX = 4096
 _ASKED_AT_ONCE = 16
 _TRIMMED_MEANWHILE_MAX = 10
 _PARTITION_BYTES_MIN = 4 << 20  # smaller extents share a task: starting one costs more than reading them
+_LEDGER_BYTES = 8 << 10  # to open a ledger costs a task as much as to read so many bytes
 
 
 @attrs.frozen
 class Extent:
     """The entries of a segment from `first` to `last`, both included; none if `last` is before `first`. All are confirmed.
 
-    `is_closed`: there will never be more behind `last`. `created_at_ms` is when its writer created the ledger."""
+    `is_closed`: there will never be more behind `last`. Its entries were sent at `begun_at_ms` or later, by the clock of its
+    writer; 0 if that is unknown."""
 
     segment: int
     ledger_id: int
     first: int
     last: int
     is_closed: bool
-    created_at_ms: int = 0
+    begun_at_ms: int = 0
 
     @property
     def count(self) -> int:
@@ -76,14 +83,19 @@ class Measured:
     last_sent_ns: int
 
 
+# A segment; the last entry of its ledger, or None if that may be open; and when that was begun, or 0. Plans have many of these.
+_Found = tuple[Segment, int | None, int]
+
+
 class Survey:
-    """Looks at one log with one client."""
+    """Looks at one log with one client. Remembers what its record says of closed ledgers."""
 
     def __init__(self, client: Client, name: str, password: bytes, closing_s: float = 0.0) -> None:
         self._client = client
         self._name = name
         self._password = password
         self._closing_s = closing_s
+        self._contents: dict[int, Contents] = {}  # by segment
 
     async def head(self) -> LogMetadata:
         """The log's record. Raises `LogNotFoundError`, `MetastoreError`."""
@@ -93,18 +105,19 @@ class Survey:
         """All entries from this position on that may be read, segment by segment. Empty extents are included: the last one
         says where to read on. Raises `TrimmedError`, `PositionError`, `LogNotFoundError`, `MetastoreError`."""
         self.check_start(head, start)
-        number = start.segment
-        while number < head.next_segment_number:
-            end = min(number + _LOOKED_AT_TOGETHER, head.next_segment_number)
-            for segment, record in await self._records(number, end):
-                first = start.entry if segment.number == start.segment else 0
-                is_last = segment.number == head.next_segment_number - 1
-                extent = await self._extent(segment, record, first, is_last)
-                yield extent
-                if not extent.is_closed:
-                    # Behind an open ledger nothing is planned (L6): entries may still come before what is there.
-                    return
-            number = end
+        async with aclosing(self._found(start.segment, head.next_segment_number)) as chunks:
+            async for chunk in chunks:
+                for segment, last, begun_at_ms in chunk:
+                    first = start.entry if segment.number == start.segment else 0
+                    if last is not None:
+                        yield self._extent(segment, first, last, True, begun_at_ms)
+                        continue
+                    record, last = await self._confirmed(segment, segment.number == head.next_segment_number - 1)
+                    is_closed = record.state is LedgerState.CLOSED
+                    yield self._extent(segment, first, last, is_closed, record.created_at_ms)
+                    if not is_closed:
+                        # Behind an open ledger nothing is planned (L6): entries may still come before what is there.
+                        return
 
     def check_start(self, head: LogMetadata, start: Position) -> None:
         """Raises `TrimmedError` if this position was trimmed, `PositionError` if it never existed."""
@@ -124,8 +137,16 @@ class Survey:
         )
         return TrimmedError(self._name, problem, available)
 
-    async def _records(self, first: int, end: int) -> list[tuple[Segment, LedgerMetadata]]:
-        """These segments and their ledgers' records. All are there, or `TrimmedError` is raised."""
+    async def _found(self, first: int, end: int) -> AsyncGenerator[list[_Found]]:
+        """These segments, many at a time. All are there, or `TrimmedError` is raised."""
+        together = _LOOKED_AT_FIRST
+        while first < end:
+            upper = min(first + together, end)
+            yield await self._looked_up(first, upper)
+            # A stream with a limit looks at few of them, a plan of a long log at all.
+            first, together = upper, min(2 * together, _LOOKED_AT_TOGETHER_MAX)
+
+    async def _looked_up(self, first: int, end: int) -> list[_Found]:
         segments = await self._client.log_segments(self._name, first=first, end=end)
         if [segment.number for segment in segments] != list(range(first, end)):
             await self.explain_missing(first)
@@ -133,11 +154,27 @@ class Survey:
                 f"log {self._name!r}: its record names segment {end - 1}, and an older one was read: retry"
             )
         try:
-            records = await each_at_once(segments, lambda segment: self._client.ledger_metadata(segment.ledger_id))
+            asked = iter(await each_at_once([each for each in segments if each.contents is None], self._ask))
         except LedgerNotFoundError:
             await self.explain_missing(first)
             raise
-        return list(zip(segments, records, strict=True))
+        found: list[_Found] = []
+        for segment in segments:
+            contents = segment.contents
+            if contents is None:
+                found.append(next(asked))
+            else:
+                self._contents[segment.number] = contents
+                # When a job's ledger was created is not in the log's record: its first entry was sent after that.
+                found.append((segment, contents.entries - 1, contents.first_sent_ms or 0))
+        return found
+
+    async def _ask(self, segment: Segment) -> _Found:
+        """What the record of the ledger says, of which the log's record says nothing yet."""
+        record = await self._client.ledger_metadata(segment.ledger_id)
+        if record.contents is not None:
+            self._contents[segment.number] = record.contents
+        return segment, record.last_entry_id, record.created_at_ms
 
     async def explain_missing(self, segment_number: int, entry_id: int = 0) -> None:
         """Raises `TrimmedError` if this segment is gone because the log was trimmed."""
@@ -145,18 +182,12 @@ class Survey:
         if segment_number < head.first_segment_number:
             raise self._trimmed(head, Position(segment_number, entry_id))
 
-    async def _extent(self, segment: Segment, record: LedgerMetadata, first: int, is_last: bool) -> Extent:
-        if record.state is not LedgerState.CLOSED:
-            record, last = await self._confirmed(segment, is_last)
-        else:
-            assert record.last_entry_id is not None
-            last = record.last_entry_id
-        is_closed = record.state is LedgerState.CLOSED
+    def _extent(self, segment: Segment, first: int, last: int, is_closed: bool, begun_at_ms: int) -> Extent:
         if is_closed and first > last + 1:
             problem = f"{segment.number}:{first} is not a position of log {self._name!r}: that segment ends at {last}"
             raise PositionError(problem)
         # Bookies of an open ledger may report less than before. A plan never goes back.
-        return Extent(segment.number, segment.ledger_id, first, max(last, first - 1), is_closed, record.created_at_ms)
+        return Extent(segment.number, segment.ledger_id, first, max(last, first - 1), is_closed, begun_at_ms)
 
     async def _confirmed(self, segment: Segment, is_last: bool) -> tuple[LedgerMetadata, int]:
         """The record of a ledger that was open, and its last entry that may be read. One that isn't the last is about to be
@@ -195,32 +226,44 @@ class Survey:
         confirmed, and all ledgers except the last one are closed. Raises as `extents`."""
         head = await self.head()
         self.check_start(head, start)
-        found = []
+        extents = []
         # An end at the first entry of a segment takes nothing of that segment, which may not be there yet.
-        number, stop = start.segment, end.segment + (end.entry > 0)
-        while number < stop:
-            upper = min(number + _LOOKED_AT_TOGETHER, stop)
-            for segment, record in await self._records(number, upper):
-                first = start.entry if segment.number == start.segment else 0
-                last = end.entry - 1 if segment.number == end.segment else record.last_entry_id
-                if last is None:
-                    problem = (
-                        f"log {self._name!r}: segment {segment.number} was closed, and an older record was read: retry"
-                    )
-                    raise MetastoreUnavailableError(problem)
-                found.append(Extent(segment.number, segment.ledger_id, first, last, True, record.created_at_ms))
-            number = upper
-        return [extent for extent in found if extent.count]
+        async with aclosing(self._found(start.segment, end.segment + (end.entry > 0))) as chunks:
+            found = [each async for chunk in chunks for each in chunk]
+        for segment, closed_at, begun_at_ms in found:
+            number = segment.number
+            first = start.entry if number == start.segment else 0
+            last = end.entry - 1 if number == end.segment else closed_at
+            if last is None:
+                problem = f"log {self._name!r}: segment {number} was closed, and an older record was read: retry"
+                raise MetastoreUnavailableError(problem)
+            extents.append(Extent(number, segment.ledger_id, first, last, True, begun_at_ms))
+        return [extent for extent in extents if extent.count]
 
     # -- sizes ------------------------------------------------------------------------------------------------------
 
     async def measured(self, extents: Sequence[Extent]) -> list[tuple[Extent, Measured]]:
-        """Each extent with its size. None may be empty. Costs one read, two if an extent begins inside its ledger. Raises as
-        reading does."""
-        return list(zip(extents, await each_at_once(extents, self.measure), strict=True))
+        """Each extent with its size. None may be empty. Costs nothing for a whole ledger whose size was found; else one read,
+        two if the extent begins inside its ledger. Raises as reading does."""
+        said = [self._said_of(extent) for extent in extents]
+        asked = [extent for extent, measured in zip(extents, said, strict=True) if measured is None]
+        read = iter(await each_at_once(asked, self.measure))
+        return [
+            (extent, next(read) if measured is None else measured)
+            for extent, measured in zip(extents, said, strict=True)
+        ]
+
+    def _said_of(self, extent: Extent) -> Measured | None:
+        contents = self._contents.get(extent.segment)
+        if contents is None or contents.size_bytes is None or contents.last_sent_ms is None:
+            return None
+        is_whole = extent.first == 0 and extent.count == contents.entries
+        return Measured(contents.size_bytes, contents.last_sent_ms * _NS_PER_MS) if is_whole else None
 
     async def measure(self, extent: Extent) -> Measured:
-        """The size of an extent that is not empty."""
+        """The size of an extent that is not empty. Costs as `measured` does."""
+        if said := self._said_of(extent):
+            return said
         size_bytes, sent_ns = await self.ledger_bytes(extent, extent.last)
         # The size of what is before the extent, if it begins inside its ledger: batches have cumulative lengths.
         if extent.first:
@@ -265,13 +308,15 @@ async def each_at_once(items: Sequence[Item], function: Callable[[Item], Awaitab
 def partitioned(
     extents: Sequence[Extent], sizes_bytes: Sequence[int], partition_bytes: int
 ) -> list[tuple[Extent, ...]]:
-    """The same entries in the same order, in portions for one task each: long extents are cut, short ones put together."""
+    """The same entries in the same order, in portions for one task each: long extents are cut, short ones put together.
+    Portions of several extents have no more than 4 MiB, and 512 ledgers."""
     portions: list[list[Extent]] = []
     portion_bytes = 0
     least_bytes = min(_PARTITION_BYTES_MIN, partition_bytes)
     for extent, size_bytes in zip(extents, sizes_bytes, strict=True):
         # Rounded up, so that no piece is larger than asked for, if entries are alike.
         pieces = _cut(extent, -(-size_bytes // partition_bytes))
+        size_bytes = max(size_bytes, _LEDGER_BYTES)
         # A task costs about a second before it reads anything: short ledgers share one.
         if portions and len(pieces) == 1 and portion_bytes + size_bytes <= least_bytes:
             portions[-1] += pieces
@@ -283,6 +328,8 @@ def partitioned(
 
 
 def _cut(extent: Extent, wanted: int) -> list[Extent]:
+    if wanted <= 1:
+        return [extent]
     count = max(1, min(wanted, extent.count))
     ends = [extent.first + extent.count * number // count for number in range(count + 1)]
     return [attrs.evolve(extent, first=low, last=high - 1) for low, high in itertools.pairwise(ends)]

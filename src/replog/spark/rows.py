@@ -11,19 +11,21 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from replog import Client
+from replog import Client, LedgerReader
 from replog.client.entries import Batches, EntryBatch
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, SchemaMismatchError, TrimmedError
 from replog.protocol.model import LogMetadata, Position
 from replog.spark.clients import WorkerClient, worker_client
 from replog.spark.columns import Columns, check_schema, schema_of_rows
-from replog.spark.extents import CLOSING_S, Extent, Measured, Survey, partitioned
+from replog.spark.extents import CLOSING_S, Extent, Measured, Survey, each_at_once, partitioned
 from replog.spark.filters import Narrowing, narrowing
 from replog.spark.read_options import ReadOptions
 from replog.spark.values import ValueFormat, ValueSchema
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 _RECORD_BATCH_BYTES = 2 << 20
+_LEDGERS_AT_ONCE = 16  # that a task reads: with a record batch of each it holds 32 MiB at most
 _CLOCK_SET_BACK_NS = 60_000_000_000
 _TRIMMED_MEANWHILE_MAX = 3
 
@@ -96,10 +99,10 @@ class RowReader:
         options = self._options
         columns = Columns(self._schema, self._values, options.log)
         with worker_client(options.metastore_url(), options=options.client_options()) as worker:
-            for extent in partition.extents:
-                for batches in _fetched(worker, options.log, extent, options.password()):
-                    for wanted in self._wanted(batches):
-                        yield from columns.record_batches(extent.segment, wanted)
+            fetched = _fetched_ahead if len(partition.extents) > 1 else _fetched
+            for segment, batches in fetched(worker, options.log, partition.extents, options.password()):
+                for wanted in self._wanted(batches):
+                    yield from columns.record_batches(segment, wanted)
 
     def may_be_in_time(self, measured: Measured) -> bool:
         """True if anything in it may have been sent at a time that is wanted."""
@@ -120,24 +123,65 @@ class RowReader:
             yield run
 
 
-def _fetched(worker: WorkerClient, log_name: str, extent: Extent, password: bytes) -> Iterator[list[EntryBatch]]:
-    """The entries of an extent, in lists that are worth a record batch."""
+_Fetched = Iterator[tuple[int, list[EntryBatch]]]  # segments, and lists that are worth a record batch
+
+
+def _fetched(worker: WorkerClient, log_name: str, extents: Sequence[Extent], password: bytes) -> _Fetched:
+    """The entries of these extents, one ledger after the other."""
+    for extent in extents:
+        ledger_id = extent.ledger_id
+        with (
+            _explained(worker, log_name, extent, password),
+            worker.opened(partial(_opened, ledger_id, password)) as reader,
+        ):
+            batches = reader.batches_between(extent.first, extent.last)
+            while found := worker.call(partial(_fetch, batches)):
+                yield extent.segment, found
+
+
+def _opened(ledger_id: int, password: bytes, client: Client) -> AbstractAsyncContextManager[LedgerReader]:
+    return client.open_ledger(ledger_id, password=password)
+
+
+def _fetched_ahead(worker: WorkerClient, log_name: str, extents: Sequence[Extent], password: bytes) -> _Fetched:
+    """The same of short extents: several ledgers are read at once, because to open one takes longer than to read it."""
+
+    async def fetch(extents: Sequence[Extent], client: Client) -> list[list[EntryBatch]]:
+        async def fetch_one(extent: Extent) -> list[EntryBatch]:
+            async with client.open_ledger(extent.ledger_id, password=password) as reader:
+                return await _fetch(reader.batches_between(extent.first, extent.last), client)
+
+        return await each_at_once(extents, fetch_one)
+
+    for first in range(0, len(extents), _LEDGERS_AT_ONCE):
+        together = extents[first : first + _LEDGERS_AT_ONCE]
+        # A trim takes the oldest first.
+        with _explained(worker, log_name, together[0], password):
+            fetched = worker.call(partial(fetch, together))
+        for extent, found in zip(together, fetched, strict=True):
+            yield extent.segment, found
+            end = found[-1].last_entry_id
+            if end < extent.last:
+                # It is longer than its plan knew: the rest is not held as a whole.
+                yield from _fetched(worker, log_name, [attrs.evolve(extent, first=end + 1)], password)
+
+
+@contextmanager
+def _explained(worker: WorkerClient, log_name: str, extent: Extent, password: bytes) -> Iterator[None]:
+    """Raises `TrimmedError` instead if the extent was trimmed. A trim deletes ledgers without waiting for queries that have
+    planned them."""
 
     async def explain(client: Client) -> None:
         await Survey(client, log_name, password).explain_missing(extent.segment, extent.first)
 
     try:
-        with worker.opened(lambda client: client.open_ledger(extent.ledger_id, password=password)) as reader:
-            batches = reader.batches_between(extent.first, extent.last)
-            while found := worker.call(lambda _: _fetch(batches)):
-                yield found
-    # A trim deletes ledgers without waiting for queries that have planned them.
+        yield
     except (LedgerNotFoundError, EntryNotFoundError):
         worker.call(explain)
         raise
 
 
-async def _fetch(batches: Batches[EntryBatch]) -> list[EntryBatch]:
+async def _fetch(batches: Batches[EntryBatch], _: Client) -> list[EntryBatch]:
     found: list[EntryBatch] = []
     size_bytes = 0
     async for batch in batches:
@@ -207,7 +251,7 @@ class LogBatchReader(RowReader, DataSourceReader):
     def _may_be_wanted(self, extent: Extent) -> bool:
         """False if that is clear without reading: entries are sent after their ledger was created."""
         to_ns = self._narrowing.to_ns
-        is_too_late = to_ns is not None and extent.created_at_ms * 1_000_000 >= to_ns + _CLOCK_SET_BACK_NS
+        is_too_late = to_ns is not None and extent.begun_at_ms * 1_000_000 >= to_ns + _CLOCK_SET_BACK_NS
         return self._narrowing.wants_segment(extent.segment) and not is_too_late
 
 
