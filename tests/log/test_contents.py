@@ -116,3 +116,11 @@ def test_what_is_known_completely_stays() -> None:
     more = known.with_contents({7: Contents(3, 30, 1, 2), 8: Contents(5)})
     assert [each.contents for each in more.segments] == [Contents(3, 30, 1, 2), Contents(0, 0), None]
     assert more == log, "segments are the same ones, whatever is known of them"
+
+
+def test_what_is_dropped_keeps_no_contents() -> None:
+    log = LogMetadata("log").with_ledgers([7, 8, 9], 0).with_contents({7: Contents(3, 30, 1, 2), 8: Contents(5)})
+    for changed, count in ((log.trimmed_before(3), 2), (log.deleted(1), 3)):
+        assert [(each.ledger_id, each.contents) for each in changed.dropped] == [(7, None), (8, None), (9, None)][
+            :count
+        ]

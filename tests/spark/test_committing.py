@@ -265,10 +265,32 @@ async def test_a_commit_goes_on_until_the_metastore_is_back(
         outage = Outage(made, fault, 60.0)
         async with made.client(quorum=ONE, metastore=outage.metastore) as client:
             ledger_id = await one_ledger(client)
-            await append_job(client, options, BINARY, Job("job", (ledger_id,), transaction))
+            assert await append_job(client, options, BINARY, Job("job", (ledger_id,), transaction)), "it was new"
             assert outage.met
             assert [each.ledger_id for each in await client.log_segments("log")] == [ledger_id]
             assert await read_log(client) == [b"row"]
+
+
+async def test_after_a_failure_another_try_of_the_batch_is_not_new(autojump_clock: trio.testing.MockClock) -> None:
+    """The transaction is in the log, with ledgers of somebody else."""
+    options = SparkOptions(metastore="zookeeper:of-the-test", log="log")
+    async with cluster(bookies=1) as made:
+        outage = Outage(made, Fault.REQUEST_LOST, 30.0)
+        async with (
+            made.client(quorum=ONE, metastore=outage.metastore) as client,
+            made.client(quorum=ONE) as other,
+            trio.open_nursery() as nursery,
+        ):
+            ours, theirs = await one_ledger(client), await one_ledger(other, job="other")
+
+            async def commit_first() -> None:
+                await trio.sleep(5)
+                assert await append_job(other, options, BINARY, Job("other", (theirs,), ("txn:nightly", 1)))
+
+            nursery.start_soon(commit_first)
+            assert not await append_job(client, options, BINARY, Job("job", (ours,), ("txn:nightly", 1)))
+            assert outage.met
+            assert [each.ledger_id for each in await client.log_segments("log")] == [theirs]
 
 
 def test_small_outputs_are_one_ledger_between_large_ones(spark_bookies: Bookies, spark_log: str) -> None:

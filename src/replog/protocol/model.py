@@ -162,6 +162,11 @@ class Segment:
     # A segment stays the same one whatever is known of it: a page and a head may differ in that.
     contents: Contents | None = attrs.field(default=None, eq=False)
 
+    @property
+    def place(self) -> Segment:
+        """The same without its contents: nobody plans what is dropped."""
+        return attrs.evolve(self, contents=None)
+
 
 @attrs.frozen
 class LogPage:
@@ -392,7 +397,7 @@ class LogMetadata:
         first = max(self.first_segment_number, min(segment_number, self.next_segment_number - 1))
         kept = tuple(segment for segment in self.segments if segment.number >= first)
         assert kept[-1:] == self.segments[-1:], "the last segment always stays (L3)"
-        dropped = (*self.dropped, *(segment for segment in self.segments if segment.number < first))
+        dropped = (*self.dropped, *(each.place for each in self.segments if each.number < first))
         first_open = max(first, self.first_open_number)
         return attrs.evolve(
             self, segments=kept, first_segment_number=first, dropped=dropped, first_open_number=first_open
@@ -412,7 +417,7 @@ class LogMetadata:
             segments=(),
             first_segment_number=self.next_segment_number,
             first_open_number=self.next_segment_number,
-            dropped=(*self.dropped, *self.segments),
+            dropped=(*self.dropped, *(each.place for each in self.segments)),
             deleted_at_ms=max(1, now_ms),
             deletions=self.deletions + 1,
             transactions=(),

@@ -122,7 +122,9 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
         try:
             if job.outputs:
                 job = await _with_merged(client, options, job)
-            return await _try_to_append(client, options, values, job)
+            is_new = await _try_to_append(client, options, values, job)
+            # An earlier try may have committed the transaction, and its answer was lost: then the log has this job's ledgers.
+            return is_new or (has_failed and await _has_committed(client, options, job))
         except (LedgerRefusedError, JobAbandonedError, LedgerNotFoundError):
             # A job without a transaction is refused the second time, because its ledgers are in the log: the answer to an
             # earlier try was lost, or the caller has called this before.
