@@ -5,6 +5,7 @@ from tests.mutation.table import SourceMutant
 _RELEASING = ("tests/protocol/test_releasing.py", "tests/bookie/test_releasing.py", "tests/simulator/test_repairs.py")
 _RELEASING_BOOKIE = ("tests/bookie/test_releasing.py",)
 _STORAGES = ("tests/backends/test_dropped.py", "tests/backends/test_memory.py")
+_AHEAD = ("tests/protocol/test_filling_ahead.py", "tests/protocol/test_filling.py")
 _MACHINE = ("tests/protocol/test_filling.py", "tests/simulator/test_repairs.py", "tests/client/test_repair.py")
 _BOOKIE = ("tests/bookie/test_copies.py", "tests/protocol/test_holding.py", "tests/bookie")
 _CLIENT = ("tests/client/test_repair.py", "tests/cli/test_repair.py", "tests/client")
@@ -20,11 +21,47 @@ MUTANTS = (
         "named-without-asking-again",
         "F3",
         "protocol/filling.py",
-        '        self._move("all copied")\n        self._ask()',
-        '        self._move("all copied")\n        for each in self._ensemble:\n'
-        "            self._copies.told(each, [(f, n, self.quorum.stride) for i in range(self.quorum.ensemble) for f, n in "
-        "self._copies.wanted(i)])\n        self._end()",
+        '            self._move("all copied")\n            self._ask()',
+        '            self._move("all copied")\n            for each in self._ensemble:\n'
+        "                self._copies.told(each, [(f, n, self.quorum.stride) for i in range(self.quorum.ensemble) for f, n in "
+        "self._copies.wanted(i)])\n            self._end()",
         "a replacement is named that took the copies and does not hold them",
+    ),
+    _mutant(
+        _AHEAD,
+        "asked-before-copies-arrived",
+        "F3",
+        "protocol/filling.py",
+        "        if not self._storing:\n",
+        "        if True:\n",
+        "copies on their way are taken for missing, and sent again",
+    ),
+    _mutant(
+        _AHEAD,
+        "read-ahead-without-bound",
+        "W6",
+        "protocol/filling.py",
+        " > COPYING_BYTES_MAX:",
+        " > 1 << 62:",
+        "a repair reads a whole ledger into memory while one bookie stores slowly",
+    ),
+    _mutant(
+        _AHEAD,
+        "reads-only-when-all-is-stored",
+        "W6",
+        "protocol/filling.py",
+        " > COPYING_BYTES_MAX:",
+        " > 0:",
+        "disks wait for one another, and a repair takes twice as long",
+    ),
+    _mutant(
+        _CLIENT,
+        "copies-in-bursts",
+        "F1",
+        "client/repair_pace.py",
+        "            if group and group_bytes > self._bytes_per_s * _BURST_S:",
+        "            if False:",
+        "appends wait behind all that was read at once",
     ),
     _mutant(
         _MACHINE,

@@ -204,6 +204,7 @@ class Filler:
         self.machine = machine
         self.faults = faults or Faults()
         self.sent: list[Effect] = []
+        self.batches_per_read: int | None = None
         self.error: Exception | None = None
         self._waiting: list[Effect] = []
 
@@ -227,6 +228,14 @@ class Filler:
         self.sent.append(effect)
         self._perform(effect, chance or random.Random(1))
         self._waiting += self.machine.take_effects()
+
+    def run_but_copies(self) -> list[SendCopy]:
+        """Performs whatever is not a copy to be stored; returns those, which wait."""
+        while others := [each for each in self._waiting if not isinstance(each, SendCopy)]:
+            self._waiting.remove(others[0])
+            self._waiting.insert(0, others[0])
+            self.step()
+        return [each for each in self._waiting if isinstance(each, SendCopy)]
 
     def _perform(self, effect: Effect, chance: random.Random) -> None:
         if isinstance(effect, Finished):
@@ -274,7 +283,7 @@ class Filler:
             request = CopyReadRequest(1, LEDGER, b"", effect.entry_id, effect.stamp, 1 << 20)
             answer = bookie.read(request)
             if answer.status is Status.OK:
-                machine.copies_found(effect.bookie_id, effect.entry_id, answer.batches)
+                machine.copies_found(effect.bookie_id, effect.entry_id, answer.batches[: self.batches_per_read])
             else:
                 machine.copies_unreadable(effect.bookie_id, effect.entry_id)
         elif bookie is None or is_lost:

@@ -5,7 +5,7 @@ repairer (B7)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import attrs
 import trio
@@ -104,36 +104,55 @@ class BookieQuestions:
         answer = await self._ask(bookie_id, request)
         return answer.batches if answer.status is Status.OK else ()
 
-    async def store(self, bookie_id: str, metadata: LedgerMetadata, batch: Batch, term: int) -> Response:
-        """Stores a copy; the answer may be OK or FENCED."""
+    async def store(
+        self, bookie_id: str, metadata: LedgerMetadata, batches: Sequence[Batch], term: int
+    ) -> list[Status | BookieError]:
+        """Stores copies, which are sent together. For each of them: OK, FENCED, or why it may not be stored."""
         key, stored_key = key_of(metadata), bytes.fromhex(metadata.key_check)
-        request = CopyRequest(0, metadata.ledger_id, key, term, batch, recovery=True, stored_key=stored_key)
-        answer = await self._ask(bookie_id, request)
-        if answer.status is not Status.FENCED:
-            _check(bookie_id, metadata, answer)
-        return answer
+        answers = await self._ask_all(
+            bookie_id,
+            [
+                CopyRequest(0, metadata.ledger_id, key, term, each, recovery=True, stored_key=stored_key)
+                for each in batches
+            ],
+        )
+        found: list[Status | BookieError] = []
+        for answer in answers:
+            if isinstance(answer, BookieError):
+                found.append(answer)
+            elif answer.status in (Status.OK, Status.FENCED):
+                found.append(answer.status)
+            else:
+                found.append(_refusal(bookie_id, metadata, answer))
+        return found
 
     async def _ask(self, bookie_id: str, request: RepairRequest) -> Response:
-        answers: list[Answer] = []
-        came = trio.Event()
+        (answer,) = await self._ask_all(bookie_id, (request,))
+        if isinstance(answer, BookieError):
+            raise answer
+        return answer
 
-        def on_answer(answer: Answer, _context: object) -> None:
-            answers.append(answer)
-            came.set()
+    async def _ask_all(self, bookie_id: str, requests: Sequence[RepairRequest]) -> list[Answer]:
+        """The answers in the order of the requests, each from the bookie or an error."""
+        answers: dict[int, Answer] = {}
+        all_came = trio.Event()
+
+        def on_answer(answer: Answer, request_id: int) -> None:
+            answers[request_id] = answer
+            if len(answers) == len(requests):
+                all_came.set()
 
         try:
             with trio.move_on_after(2 * self._timeout_s):
                 channel = await self._connections.connect(bookie_id)
-                request.request_id = next(channel.request_ids)
-                channel.ask(request, on_answer, None, self._timeout_s)
-                await came.wait()
+                for request in requests:
+                    request.request_id = next(channel.request_ids)
+                channel.ask_all(requests, on_answer, self._timeout_s)
+                await all_came.wait()
         except MetastoreError as error:
             raise BookieUnreachableError(bookie_id, f"its address can't be read: {error}") from error
-        if not answers:
-            raise BookieUnreachableError(bookie_id, f"no answer within {2 * self._timeout_s:g} s")
-        if isinstance(answers[0], BookieError):
-            raise answers[0]
-        return answers[0]
+        silence = BookieUnreachableError(bookie_id, f"no answer within {2 * self._timeout_s:g} s")
+        return [answers.get(each.request_id, silence) for each in requests]
 
 
 def _check(bookie_id: str, metadata: LedgerMetadata, answer: Response) -> None:

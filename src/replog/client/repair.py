@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
 
 import attrs
 import trio
@@ -232,14 +233,33 @@ class Repairer:
 
     async def _run(self, machine: LedgerFilling) -> Filled:
         """Performs the machine's effects. Raises what it failed with."""
-        machine.start()
         failure: ReplogError | None = None
-        while effects := machine.take_effects():
-            failure = next((effect.error for effect in effects if isinstance(effect, Failed)), failure)
-            # All of them are to be answered before the machine has others, so they are performed together.
-            async with trio.open_nursery() as nursery:
-                for effect in effects:
-                    nursery.start_soon(self._perform, effect, machine)
+        machine.start()
+        # Each answer may have others follow, while those that were sent before are on their way.
+        async with trio.open_nursery() as nursery:
+
+            def perform_next() -> None:
+                nonlocal failure
+                copies: dict[str, list[SendCopy]] = {}
+                for effect in machine.take_effects():
+                    if isinstance(effect, SendCopy):
+                        copies.setdefault(effect.bookie_id, []).append(effect)
+                    elif isinstance(effect, Failed):
+                        failure = effect.error
+                    else:
+                        nursery.start_soon(perform, self._perform, effect)
+                for of_bookie in copies.values():
+                    for group in self._pace.groups(of_bookie):
+                        nursery.start_soon(perform, self._store, group)
+
+            async def perform(do: Callable[[Any, LedgerFilling], Awaitable[None]], what: object) -> None:
+                await do(what, machine)
+                if machine.is_done:
+                    # It was overtaken: nothing that is still under way matters.
+                    nursery.cancel_scope.cancel()
+                perform_next()
+
+            perform_next()
         if failure is not None:
             raise failure
         return machine.result
@@ -249,8 +269,6 @@ class Repairer:
             await self._ask_holding(effect, machine)
         elif isinstance(effect, SendCopyRead):
             await self._read(effect, machine)
-        elif isinstance(effect, SendCopy):
-            await self._store(effect, machine)
         elif isinstance(effect, WriteMetadata | ReadMetadata):
             await self._context.records.perform(effect, machine)
 
@@ -277,23 +295,28 @@ class Repairer:
     def _new_room(self) -> Room:
         return Room(self._options.repair_in_flight_bytes_max)
 
-    async def _store(self, effect: SendCopy, machine: LedgerFilling) -> None:
-        size_bytes, room = len(effect.batch.data), self._rooms.setdefault(effect.bookie_id, self._new_room())
+    async def _store(self, copies: Sequence[SendCopy], machine: LedgerFilling) -> None:
+        """Stores these copies on one bookie."""
+        bookie_id, term = copies[0].bookie_id, copies[0].term
+        batches = [each.batch for each in copies]
+        size_bytes, room = sum(len(each.data) for each in batches), self._rooms.setdefault(bookie_id, self._new_room())
         await self._pace.spend(size_bytes)
         await room.take(size_bytes)
         try:
-            answer = await self._auditor.questions.store(effect.bookie_id, machine.metadata, effect.batch, effect.term)
+            answers = await self._auditor.questions.store(bookie_id, machine.metadata, batches, term)
         except BookieError as error:
-            machine.copy_refused(effect.bookie_id, effect.batch, str(error))
-        else:
-            if answer.status is Status.FENCED:
-                machine.copy_fenced(effect.bookie_id, effect.batch)
-            else:
-                self.counts.copied_batches += 1
-                self.counts.copied_bytes += size_bytes
-                machine.copy_stored(effect.bookie_id, effect.batch)
+            answers = [error for _ in batches]
         finally:
             room.give(size_bytes)
+        for batch, answer in zip(batches, answers, strict=True):
+            if isinstance(answer, BookieError):
+                machine.copy_refused(bookie_id, batch, str(answer))
+            elif answer is Status.FENCED:
+                machine.copy_fenced(bookie_id, batch)
+            else:
+                self.counts.copied_batches += 1
+                self.counts.copied_bytes += len(batch.data)
+                machine.copy_stored(bookie_id, batch)
 
 
 def _fragment_at(metadata: LedgerMetadata, first_entry_id: int) -> FixedFragment | None:

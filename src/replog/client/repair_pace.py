@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import trio
 import trio.lowlevel
+
+from replog.protocol.effects import SendCopy
+
+_BURST_S = 1 / 64
 
 
 class Pace:
@@ -12,6 +18,19 @@ class Pace:
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_at_s = 0.0
+
+    def groups(self, copies: Sequence[SendCopy]) -> Iterator[list[SendCopy]]:
+        """These copies in groups that may be sent at once: a 64th of a second's, or a larger one alone."""
+        group: list[SendCopy] = []
+        group_bytes = 0
+        for copy in copies:
+            group_bytes += len(copy.batch.data)
+            if group and group_bytes > self._bytes_per_s * _BURST_S:
+                yield group
+                group, group_bytes = [], len(copy.batch.data)
+            group.append(copy)
+        if group:
+            yield group
 
     async def spend(self, size_bytes: int) -> None:
         """Returns when so many bytes may be copied."""

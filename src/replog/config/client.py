@@ -83,7 +83,7 @@ class ClientOptions(Checked):
     )
     repair_fragments_at_once: int = option(
         8,
-        "Fragments that a repair copies at the same time, each with 1 MiB in memory, or one larger batch.",
+        "Fragments that a repair copies at the same time, each with up to 3 MiB in memory, or two larger batches.",
         at_least(1),
     )
     audit_ledgers_at_once: int = option(32, "Ledgers that an audit asks bookies about at the same time.", at_least(1))

@@ -18,7 +18,8 @@ Invariants:
 - The record names a replacement only if it said, after all was stored, that it holds all it should, or all that anybody has (F3).
 - Only indices of the one fragment change (F4).
 - A replacement is named upon the version of the record at which it said what it holds, or it is asked again (F5).
-- One read is under way at a time for each bookie, and what was read is stored before more is read.
+- One entry is read at a time, and none while more than `COPYING_BYTES_MAX` are being stored: what is in memory is bounded.
+- Bookies are asked again only when every copy that was sent is answered.
 - From DONE on, every call changes nothing.
 """
 
@@ -41,28 +42,26 @@ from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.stages import Transitions, after, from_each
 
 ROUNDS_MAX = 5  # of asking and copying
+COPYING_BYTES_MAX = 3 << 19  # of batches that are being stored while more is read: one large batch, and some
 
 
 class _Stage(enum.Enum):
     NEW = enum.auto()
     ASKING = enum.auto()  # bookies are asked what they hold
-    READING = enum.auto()  # the next batches are read
-    STORING = enum.auto()  # what was read is being stored
+    COPYING = enum.auto()  # batches are read, and stored elsewhere
     WRITING = enum.auto()
     DONE = enum.auto()
 
 
 TRANSITIONS: Transitions[_Stage] = {
     (_Stage.NEW, "started"): _Stage.ASKING,
-    (_Stage.ASKING, "something to copy"): _Stage.READING,
-    (_Stage.READING, "copies read"): _Stage.STORING,
-    (_Stage.STORING, "stored"): _Stage.READING,
-    (_Stage.READING, "all copied"): _Stage.ASKING,
+    (_Stage.ASKING, "something to copy"): _Stage.COPYING,
+    (_Stage.COPYING, "all copied"): _Stage.ASKING,
     (_Stage.ASKING, "record to be changed"): _Stage.WRITING,
     (_Stage.ASKING, "nothing to change"): _Stage.DONE,
     (_Stage.WRITING, "written"): _Stage.DONE,
     (_Stage.WRITING, "record changed"): _Stage.ASKING,
-    **from_each((_Stage.STORING, _Stage.WRITING), "overtaken", _Stage.DONE),
+    **from_each((_Stage.COPYING, _Stage.WRITING), "overtaken", _Stage.DONE),
     **from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE),
 }
 
@@ -121,10 +120,11 @@ class LedgerFilling(LedgerMachine):
         self._members = [bookie_id for bookie_id in self._fragment.ensemble if bookie_id not in lost]
         self._copies = Copies(self.quorum, self._fragment)
         self._copied_before = -1  # batches, when this round began
-        self._awaited: set[str] = set()  # bookies that were asked
+        self._awaited: set[str] = set()  # bookies that were asked, in ASKING; in COPYING those of the read under way
         self._todo = ToCopy()
         self._found: dict[str, Sequence[Batch]] = {}  # by bookie, of the read under way
-        self._storing: set[tuple[str, int]] = set()  # bookie, first entry
+        # By first and last entry of a batch, because two may begin with the same one: its size, and who has not answered.
+        self._storing: dict[tuple[int, int], tuple[int, set[str]]] = {}
         self._whole: frozenset[int] = frozenset()  # the indices that lack nothing
 
     @property
@@ -187,8 +187,11 @@ class LedgerFilling(LedgerMachine):
     # -- copying --------------------------------------------------------------------------------------------------
 
     def _read_next(self) -> None:
-        """Reads the first entry that somebody lacks, from one holder, or from all if their copies must be compared."""
-        assert not self._storing, "what was read is stored before more is read"
+        """Reads the first entry that somebody lacks, from one holder, or from all if their copies must be compared. What was read
+        before may still be on its way, unless that is too much."""
+        assert self._stage is _Stage.COPYING, "copies are read in COPYING only"
+        if self._awaited or sum(size_bytes for size_bytes, _ in self._storing.values()) > COPYING_BYTES_MAX:
+            return
         while self._todo:
             entry_id = self._todo.first()
             sources = self._copies.holders(entry_id)
@@ -196,8 +199,10 @@ class LedgerFilling(LedgerMachine):
                 self._read(entry_id, sources)
                 return
             self._todo.skip(entry_id, entry_id)
-        self._move("all copied")
-        self._ask()
+        # What is on its way would be taken for missing.
+        if not self._storing:
+            self._move("all copied")
+            self._ask()
 
     def _read(self, entry_id: int, sources: Sequence[str]) -> None:
         self._found = {}
@@ -214,7 +219,7 @@ class LedgerFilling(LedgerMachine):
 
     def copies_found(self, bookie_id: str, entry_id: int, batches: Sequence[Batch]) -> None:
         """This bookie has the entry, in the first of these batches."""
-        if self._stage is not _Stage.READING or bookie_id not in self._awaited:
+        if self._stage is not _Stage.COPYING or bookie_id not in self._awaited:
             return
         fits = (_is_valid(batch, self.metadata, self._fragment, self._digest) for batch in batches)
         valid = [batch for batch, _ in zip(batches, itertools.takewhile(bool, fits), strict=False)]
@@ -226,7 +231,7 @@ class LedgerFilling(LedgerMachine):
 
     def copies_unreadable(self, bookie_id: str, entry_id: int) -> None:
         """This bookie has no intact copy of the entry, or did not answer: in this round it counts as one that lacks it."""
-        if self._stage is _Stage.READING and bookie_id in self._awaited:
+        if self._stage is _Stage.COPYING and bookie_id in self._awaited:
             self._copies.lacks(bookie_id, entry_id)
             self._answered(bookie_id)
 
@@ -265,13 +270,18 @@ class LedgerFilling(LedgerMachine):
         self._read_next()
 
     def _store(self, batches: Sequence[Batch]) -> None:
-        self._move("copies read")
+        """Stores these copies, and reads on."""
         self._found = {}
         for batch in batches:
-            for bookie_id in self._todo.take(batch):
-                self._storing.add((bookie_id, batch.first_entry_id))
-                self._effects.append(SendCopy(bookie_id, batch, self.metadata.term))
-        assert self._storing, "what was read is lacking somewhere"
+            # None, if those that lacked it have refused an earlier one since it was asked for.
+            takers = self._todo.take(batch)
+            if takers:
+                assert (batch.first_entry_id, batch.last_entry_id) not in self._storing, (
+                    "a batch is taken once in a round"
+                )
+                self._storing[batch.first_entry_id, batch.last_entry_id] = len(batch.data), set(takers)
+                self._effects += [SendCopy(bookie_id, batch, self.metadata.term) for bookie_id in takers]
+        self._read_next()
 
     def copy_stored(self, bookie_id: str, batch: Batch) -> None:
         """The copy is durable there."""
@@ -293,13 +303,16 @@ class LedgerFilling(LedgerMachine):
             self._finish("overtaken")
 
     def _is_storing(self, bookie_id: str, batch: Batch) -> bool:
-        return self._stage is _Stage.STORING and (bookie_id, batch.first_entry_id) in self._storing
+        _, awaited = self._storing.get((batch.first_entry_id, batch.last_entry_id), (0, ()))
+        return self._stage is _Stage.COPYING and bookie_id in awaited
 
     def _answered_copy(self, bookie_id: str, batch: Batch) -> None:
-        self._storing.discard((bookie_id, batch.first_entry_id))
-        if not self._storing:
-            self._move("stored")
-            self._read_next()
+        key = batch.first_entry_id, batch.last_entry_id
+        _, awaited = self._storing[key]
+        awaited.discard(bookie_id)
+        if not awaited:
+            del self._storing[key]
+        self._read_next()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
