@@ -429,6 +429,32 @@ async def test_a_follower_can_be_cancelled_and_reads_on(tmp_path: Path) -> None:
 
 
 @under_asyncio
+async def test_commit_of_a_cursor_covers_only_what_was_returned(tmp_path: Path) -> None:
+    """After an iteration that was cancelled, and one that was left in the middle of the last batch."""
+    async with aio.embed(tmp_path) as client, client.write_log("log") as log:
+        await log.extend([b"one", b"two", b"three"])
+        async with client.cursor("log", "billing") as cursor:
+            assert (await cursor.receive()).data == b"one"
+            while await cursor.receive_batch() is not None:
+                raise AssertionError("all three are in one batch")
+            await cursor.commit()
+            assert str(cursor.begins_at) == "1:1"
+        async with client.cursor("log", "billing", follow=True) as cursor:
+            await cursor.receive()
+            await cursor.receive()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await cursor.receive()
+            waiting = asyncio.create_task(cursor.receive())
+            await asyncio.sleep(0)
+            await log.append(b"four")
+            waiting.cancel()
+            returned = await asyncio.gather(waiting, return_exceptions=True)
+            await cursor.commit()
+            assert str(cursor.begins_at) == ("1:4" if isinstance(returned[0], replog.Record) else "1:3")
+
+
+@under_asyncio
 async def test_a_cancelled_call_has_ended_before_its_caller_goes_on() -> None:
     """However often it is cancelled, by a timeout and by its task, and whatever it raises then."""
     host = await Host.join()

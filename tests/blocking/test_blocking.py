@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -431,6 +432,23 @@ def test_breaking_off_an_iteration_loses_no_record(client: replog.blocking.Clien
                 break
         assert reader.receive().data == b"4"
         assert [record.data for record in reader] == [b"5", b"6", b"7", b"8", b"9"]
+
+
+def test_position_and_commit_cover_only_what_was_returned(client: replog.blocking.Client) -> None:
+    """Batches that came for a call that was interrupted were not returned: who reads on after the position must get them."""
+    with client.write_log("log") as log:
+        for number in range(4):
+            log.append(b"%d" % number)
+    with client.read_log("log", after="1:0") as reader, client.cursor("log", "billing") as cursor:
+        each: Any
+        for each in (reader, cursor):
+            each._way.call(each._fetching._fetch, None)
+        assert reader.position == replog.Position(1, 0)
+        cursor.commit()
+        assert (cursor.position, cursor.begins_at) == (None, replog.Position(1, 0))
+        assert cursor.receive().data == b"0"
+        cursor.commit()
+        assert cursor.begins_at == replog.Position(1, 1)
 
 
 def test_batches_keep_their_order_whichever_verb_takes_them(client: replog.blocking.Client) -> None:

@@ -132,7 +132,8 @@ class _LogReading(_Receiving):
 
     async def receive_batch(self) -> Any:
         batch = await super().receive_batch()
-        self._given_out(batch)
+        if batch is not None:
+            self._given_out(batch)
         return batch
 
     def receive_batch_nowait(self) -> Any:
@@ -142,8 +143,7 @@ class _LogReading(_Receiving):
 
     def _given_out(self, batch: Any) -> None:
         self._records, self._record = iter(()), None
-        if batch is not None:
-            self._position = batch.last_position
+        self._position = batch.last_position
 
     async def receive(self) -> Any:
         try:

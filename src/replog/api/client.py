@@ -270,11 +270,13 @@ class Client(LedgerVerbs, CursorVerbs):
 
         These are the leftovers of committed jobs, and the ledgers of jobs whose youngest ledger is older than `grace_s`: such
         a job can never commit afterwards. With `job`, it deletes only ledgers of that job, whatever their age. Ledgers of
-        leaders are never deleted.
+        leaders are never deleted. Records of cursors whose deletion was cut short go, too.
 
         Raises `MetastoreError`, `ConfigError`. If it raises or is cancelled, some are deleted, and some jobs given up;
         sweeping again is harmless."""
-        return await sweeping.sweep(name, grace_s, job, self._ledgers, self._log_driver)
+        deleted = await sweeping.sweep(name, grace_s, job, self._ledgers, self._log_driver)
+        await self._cursors.sweep(name)
+        return deleted
 
     async def trim_log(self, name: str, *, before: Position | str, ignore_cursors: bool = False) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now.

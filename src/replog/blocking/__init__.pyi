@@ -322,7 +322,7 @@ class Client:
 
         These are the leftovers of committed jobs, and the ledgers of jobs whose youngest ledger is older than `grace_s`: such
         a job can never commit afterwards. With `job`, it deletes only ledgers of that job, whatever their age. Ledgers of
-        leaders are never deleted.
+        leaders are never deleted. Records of cursors whose deletion was cut short go, too.
 
         Raises `MetastoreError`, `ConfigError`. If it raises or is cancelled, some are deleted, and some jobs given up;
         sweeping again is harmless."""
@@ -600,7 +600,7 @@ class Cursor:
     def commit(self, position: Position | str | None = None) -> None:
         """Makes durable that all records up to the last one that was returned, or up to `position`, are done with.
 
-        Returns once it is written; commits of many tasks share one write. Raises `CursorLostError` (not written);
+        Returns once it is written; commits of many tasks share one write. Raises `CursorLostError` (see there);
         `MetastoreError`: then it is written or not, and committing again is harmless, as it is after a cancellation."""
     def commit_nowait(self, position: Position | str | None = None) -> None:
         """As `commit`, but returns at once: it is written soon, together with all that come within a tenth of a second, and at

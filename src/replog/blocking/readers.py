@@ -139,11 +139,12 @@ class _LogReading(_Reader):
         self.timeout_s = timeout_s
         self._records: Iterator[Record] = iter(())
         self._given: Record | RecordBatch | None = None  # the last that was given out
+        self._begins_after: Position | None = reader.position  # nothing was fetched yet
 
     @property
     def position(self) -> Position | None:
         if self._given is None:
-            return self._way.call_sync(lambda: self._inner.position)  # type: ignore[no-any-return]
+            return self._begins_after
         return self._given.last_position if isinstance(self._given, RecordBatch) else self._given.position
 
     def __iter__(self) -> Iterator[Record]:
@@ -202,10 +203,6 @@ class Cursor(_LogReading):
     @property
     def _what(self) -> str:
         return f"log {self._inner.log_name!r}"
-
-    @property
-    def position(self) -> Position | None:
-        return None if self._given is None else super().position
 
     # Batches are fetched ahead, so trio's cursor does not know what was given out here.
     def commit(self, position: Position | str | None = None) -> None:

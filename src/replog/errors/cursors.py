@@ -19,7 +19,8 @@ class CursorNotFoundError(CursorError):
 
 class CursorLostError(CursorError):
     """Another client has acquired or moved the cursor since, or it was deleted. Retry: no; stop working, or acquire it again and
-    read from there. Outcome: this commit was not written, and no later one will be; what the last one that returned covers is."""
+    read from there. Outcome: unknown for commits since the last one that returned, if one of them was cancelled or an answer of
+    the metastore was lost; otherwise they are not written. No later one will be."""
 
 
 class TrimBlockedError(CursorError):

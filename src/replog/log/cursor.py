@@ -108,7 +108,7 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
     async def commit(self, position: Position | str | None = None) -> None:
         """Makes durable that all records up to the last one that was returned, or up to `position`, are done with.
 
-        Returns once it is written; commits of many tasks share one write. Raises `CursorLostError` (not written);
+        Returns once it is written; commits of many tasks share one write. Raises `CursorLostError` (see there);
         `MetastoreError`: then it is written or not, and committing again is harmless, as it is after a cancellation."""
         wanted = self._note(position)
         try:

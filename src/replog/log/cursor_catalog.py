@@ -5,6 +5,8 @@ thousands of commits touch neither the log's record nor another cursor. Rules:
 
 - A cursor exists if and only if the log's record names it. So creating one conflicts with a trim, and a deleted log has none.
 - The id is named before the record exists. So a record whose id is not named never will be, and may be deleted at any time.
+- Before one is created, such records are deleted: the worker of a cursor whose deletion was cut short never commits beside the
+  worker of a new one with its name.
 - A trim reads the cursors *after* the log's record, and cuts that record by CAS. So what it has read can only have moved forward:
   who moves a cursor back changes the log's record afterwards, and finds out whether a trim was faster.
 - Each acquisition and each move raises the cursor's term by CAS, and a commit is a CAS in its own term. Leases are advice (M3).
@@ -104,6 +106,7 @@ class CursorCatalog:
                 raise ConfigError(f"log {log_name!r} has {CURSORS_MAX} cursors: delete one before creating {name!r}")
             begins_at = Position(head.first_segment_number, 0) if start is None else start
             _check_available(head, name, begins_at)
+            await self.sweep(log_name)
             return attrs.evolve(head, cursors=(*head.cursors, LogCursor(name, cursor_id, begins_at)))
 
         head = await edit(log_name, add, self._ledgers, self._logs)
@@ -180,10 +183,11 @@ class CursorCatalog:
                 log_name,
                 name,
                 f"{record.owner or 'another client'} has acquired or moved it since, in term {record.term}; this client had "
-                f"term {held.record.term}, and what it has not committed is given out again: stop, or acquire it again",
+                f"term {held.record.term}, and what it has not committed is given out again; this commit may be written, if an "
+                "answer of the metastore was lost: stop, or acquire it again and read from there",
             )
         if version is None or not await self._is_named(log_name, held.cursor):
-            raise CursorLostError(log_name, name, "it was deleted; this commit was not written")
+            raise CursorLostError(log_name, name, "it was deleted: stop, or acquire it again and read from there")
         return HeldCursor(held.cursor, record, version)
 
     # -- moving and deleting --------------------------------------------------------------------------------------------
