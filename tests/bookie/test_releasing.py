@@ -9,9 +9,11 @@ import pytest
 import trio.testing
 
 import replog
+from replog.bookie.filling import Filling
 from replog.bookie.releasing import Releasing
 from replog.errors import MetastoreUnavailableError, StorageUncertainError
 from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.protocol.releasing import ForeignRange, Release
 from replog.records.ledgers import decode_ledger, encode_ledger
 from replog.records.paths import ledger_key_path
 from replog.testing.faults import Fault
@@ -30,7 +32,7 @@ async def written(client: replog.Client) -> int:
 async def change(world: Cluster, ledger_id: int, **fields: object) -> LedgerMetadata:
     key = ledger_key_path(ledger_id)
     found = await world.metastore.get(key)
-    changed = attrs.evolve(decode_ledger(key, found.value), **fields)  # type: ignore[arg-type]
+    changed = attrs.evolve(decode_ledger(key, found.value), contents=None, **fields)  # type: ignore[arg-type]
     await world.metastore.put(key, encode_ledger(changed), found.version)
     return changed
 
@@ -172,3 +174,27 @@ async def test_record_below_the_bookies_term_drops_nothing(autojump_clock: trio.
         assert len(new.server.storage.ranges(ledger_id)) == 1
         await change(world, ledger_id, term=metadata.term + 1)
         assert await release(world, new) == 1
+
+
+# -- who asks meanwhile ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_who_asks_ends_a_release(has_begun: bool) -> None:
+    """Before the first drop everything is shown and kept; after it what is left is kept, and not shown."""
+    filling, release = Filling(), Release([ForeignRange(1, 0, 9)])
+    with filling.releasing(7, release):
+        assert not has_begun or release.may_drop()
+        with filling.looking(7) as releases:
+            assert not release.may_drop()
+            (seen,) = releases
+            assert seen.shown(1, [(0, 19, 1)]) == ([(10, 19, 1)] if has_begun else [(0, 19, 1)])
+
+
+def test_who_began_to_ask_before_a_release_ends_none() -> None:
+    """Its compare-and-set fails, because the release has written the record since."""
+    filling, release = Filling(), Release([ForeignRange(1, 0, 9)])
+    with filling.looking(7) as releases, filling.releasing(7, release):
+        assert release.may_drop()
+        assert releases == [release]
+        assert release.shown(1, [(0, 9, 1)]) == []

@@ -162,6 +162,7 @@ class World:
         stored = [(*each, ranges.stride) for each in ranges]
         release = self.bookies[bookie_id].leaving.get(LEDGER)
         if release is not None:
+            release.asked()
             stored = release.shown(stamp, stored)
         return hold(stored, self.bookies[bookie_id].denial, RangesRequest(1, LEDGER, b"", stamp, first, last))
 
@@ -186,9 +187,10 @@ class Releaser:
             world.version += 1
             yield
             for each in release.ranges:
-                bookie.finish(bookie.ledger(LEDGER).drop(each))
-                self.dropped += 1
-            yield
+                if release.may_drop():
+                    bookie.finish(bookie.ledger(LEDGER).drop(each))
+                    self.dropped += 1
+                yield
         bookie.leaving.pop(LEDGER, None)
 
     def run(self) -> None:

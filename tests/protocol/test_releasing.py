@@ -79,6 +79,22 @@ def test_filler_in_any_moment_of_release_names_only_what_is_held(steps: int) -> 
         assert world.fill(replacements={2: "h"}).replaced == {2: "h"}
 
 
+@pytest.mark.parametrize("steps", range(1, 5))
+def test_filler_that_asks_keeps_the_last_copies(steps: int) -> None:
+    """All members are lost, a leftover has the entries: told that nobody has them, a filler names its bookie, which drops them."""
+    world = replaced()
+    release = Releaser(world, "h").steps()
+    for _ in range(steps):
+        next(release)
+    disk = world.bookies["h"].disk
+    had = list(disk.batches[LEDGER])
+    world.lose("a"), world.lose("b")
+    assert world.fill(replacements={2: "h"}).replaced == {2: "h"}
+    for _ in release:
+        pass
+    assert disk.batches[LEDGER] == had
+
+
 def test_bookie_that_was_named_meanwhile_drops_nothing() -> None:
     """Without the compare-and-set, an old record would do."""
     world = replaced()

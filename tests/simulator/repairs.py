@@ -51,7 +51,6 @@ class Repairs:
         self.world = World(quorum, [(0, names[: quorum.ensemble])], LedgerState.OPEN, digest_type=digest_type)
         self.knows_password = chance.random() < 0.3
         self.fillers: list[Filler] = []
-        self._reading_chance = random.Random(f"reads {seed}")
         self.confirmed = -1  # the last entry that the writer confirmed
         self.lost: set[str] = set()
         self.releases: dict[str, Iterator[None]] = {}  # by bookie: those under way (F5)
@@ -227,7 +226,7 @@ class Repairs:
             fragment.place, replacements=dict(zip(gone, spare, strict=False)), knows_password=self.knows_password
         )
         filler.faults = self.chance.choice((Faults(), Faults(lost_rate=0.1), Faults(answer_lost_rate=0.2)))
-        filler.batches_per_read = self._reading_chance.choice((1, 2, None))
+        filler.batches_per_read = self.chance.choice((1, 2, None))
         filler.start()
         self.fillers.append(filler)
         self.count("filling")

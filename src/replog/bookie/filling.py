@@ -43,6 +43,7 @@ class Filling:
         block: what was seen may be gone, even if the release is over when the look is."""
         look = _Look()
         if ledger_id in self.leaving:
+            self.leaving[ledger_id].asked()
             look.releases.append(self.leaving[ledger_id])
         looks = self._looks.setdefault(ledger_id, [])
         looks.append(look)

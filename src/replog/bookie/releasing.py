@@ -66,6 +66,8 @@ class Releasing:
                 # Unchanged: it proves that what was read is current, and takes the compare-and-set from whoever asked before.
                 await self._metastore.put(key, found.value, found.version)
                 for each in pieces(release, await self._stored(ledger_id)):
+                    if not release.may_drop():
+                        return
                     # Shielded, because the release is over only when no drop is under way.
                     with trio.CancelScope(shield=True):
                         await self._bookie.drop(ledger_id, each)

@@ -9,6 +9,10 @@ this bookie for what it drops. A release is safe in this order:
    has asked before loses its compare-and-set, and asks again.
 3. Drop. Only then show again what is stored, and take copies.
 
+Who asks what is stored ends a release: at once, or after the piece that is being dropped. Else a filler that asks after step 2 is
+told of nothing. If all others that had the entries are lost, it takes them for entries that nobody has (F1), and names this
+bookie, which then drops the last copies.
+
 Foreign are fragments whose range is fixed (F2) and that don't name the bookie. The last fragment of a ledger that is open may
 name it again for entries that it holds: a writer that changes its ensemble back counts them. While a ledger is in recovery
 nothing is dropped.
@@ -80,10 +84,26 @@ class Release:
 
     def __init__(self, ranges: Sequence[ForeignRange]) -> None:
         self.ranges = tuple(ranges)
+        self._is_dropping = False
+        self._is_ended = False
+
+    def asked(self) -> None:
+        """Somebody asks what is stored, from now on and not before."""
+        self._is_ended = True
+
+    def may_drop(self) -> bool:
+        """Asked before each piece, once the record is proven: False if the rest has to stay until the next release."""
+        if not self._is_ended:
+            self._is_dropping = True
+        return not self._is_ended
+
+    @property
+    def _keeps_everything(self) -> bool:
+        return self._is_ended and not self._is_dropping
 
     def refuses(self, batch: Batch) -> bool:
         """True if a copy of this batch would be dropped with the rest."""
-        return any(
+        return not self._keeps_everything and any(
             each.stamp == batch.stamp
             and each.first_entry_id <= batch.last_entry_id
             and batch.first_entry_id <= each.last_entry_id
@@ -92,6 +112,8 @@ class Release:
 
     def shown(self, stamp: int, held: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         """Of what is stored under a stamp (first entry, last entry, stride) what is not about to be dropped."""
+        if self._keeps_everything:
+            return list(held)
         found: list[tuple[int, int, int]] = []
         for first, last, stride in held:
             left = EntryRanges(stride, [(first, last)])
