@@ -81,14 +81,15 @@ def test_filler_in_any_moment_of_release_names_only_what_is_held(steps: int) -> 
 
 @pytest.mark.parametrize("steps", range(1, 5))
 def test_filler_that_asks_keeps_the_last_copies(steps: int) -> None:
-    """All members are lost, a leftover has the entries: told that nobody has them, a filler names its bookie, which drops them."""
+    """All members are lost: told that nobody has the entries, a filler names the bookie of a leftover, which drops it."""
     world = replaced()
     release = Releaser(world, "h").steps()
     for _ in range(steps):
         next(release)
     disk = world.bookies["h"].disk
     had = list(disk.batches[LEDGER])
-    world.lose("a"), world.lose("b")
+    for each in "ab":
+        world.lose(each)
     assert world.fill(replacements={2: "h"}).replaced == {2: "h"}
     for _ in release:
         pass
