@@ -26,6 +26,7 @@ TRANSIENT = {
     "PlacementUnmetError",
     "RecoveryUndecidedError",
     "TakeoverFailedError",
+    "WriteQuorumError",
 }
 
 

@@ -94,6 +94,7 @@ def test_a_ledger_is_shown(ledger: Run) -> None:
         "term": 1,
         "open_term": 1,
         "trimmed_before": 0,
+        "durability": "ack-quorum",
         "problem": None,
     }
     status, output, _ = ledger("show", "2")

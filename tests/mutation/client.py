@@ -195,8 +195,8 @@ MUTANTS = (
         "recovered-without-password",
         "B7",
         "ledgers.py",
-        "        self.authorize(metadata, password)\n        if metadata.state is LedgerState.CLOSED:\n",
-        "        if metadata.state is LedgerState.CLOSED:\n",
+        "        self.authorize(metadata, password)\n        if metadata.state is not LedgerState.CLOSED:\n",
+        "        if metadata.state is not LedgerState.CLOSED:\n",
         "a closed ledger's record is given to anybody",
     ),
     _mutant(

@@ -8,6 +8,7 @@ _STORAGES = ("tests/backends/test_dropped.py", "tests/backends/test_memory.py")
 _AHEAD = ("tests/protocol/test_filling_ahead.py", "tests/protocol/test_filling.py")
 _MACHINE = ("tests/protocol/test_filling.py", "tests/simulator/test_repairs.py", "tests/client/test_repair.py")
 _BOOKIE = ("tests/bookie/test_copies.py", "tests/protocol/test_holding.py", "tests/bookie")
+_WRITE_QUORUM = ("tests/client/test_write_quorum.py",)
 _CLIENT = ("tests/client/test_repair.py", "tests/cli/test_repair.py", "tests/client")
 
 
@@ -469,5 +470,86 @@ MUTANTS = (
         "            if self._doubt == found:",
         "            if True:",
         "what was lost while the bookie looked at an earlier loss is vouched for",
+    ),
+    _mutant(
+        _WRITE_QUORUM,
+        "asked-once-is-full",
+        "W8",
+        "client/completing.py",
+        "        elif short and (result.refusals or any(each.entries != each.nowhere for each in result.lacking)):\n",
+        "        elif False:\n",
+        "a close ends although a bookie that was away lacks entries",
+    ),
+    _mutant(
+        _WRITE_QUORUM,
+        "lost-entries-are-waited-for",
+        "W8",
+        "client/completing.py",
+        "        elif short and (result.refusals or any(each.entries != each.nowhere for each in result.lacking)):\n",
+        "        elif short:\n",
+        "a ledger of which an entry is lost can never be taken over",
+    ),
+    _mutant(
+        _WRITE_QUORUM,
+        "nobody-is-replaced",
+        "W8",
+        "client/completing.py",
+        "replaced = () if is_patient else",
+        "replaced = () if True else",
+        "a close fails for want of one bookie, though there is another",
+    ),
+    _mutant(
+        _WRITE_QUORUM,
+        "restart-is-replaced",
+        "W8",
+        "client/completing.py",
+        "replaced = () if is_patient else",
+        "replaced = () if False else",
+        "each restart of a bookie has all its copies made anew elsewhere",
+    ),
+    _mutant(
+        _WRITE_QUORUM,
+        "left-unfixed",
+        "W8",
+        "client/sending.py",
+        "            if is_fixed:\n                machine.roll()",
+        "            if False:\n                machine.roll()",
+        "who leaves an unbounded ledger leaves its last fragment short",
+    ),
+    _mutant(
+        _WRITE_QUORUM,
+        "closed-ledger-is-full",
+        "W8",
+        "client/ledgers.py",
+        "return metadata if completion is None else",
+        "return metadata if completion is None or version > 0 else",
+        "a recovery closes a ledger whose write quorum is guaranteed, and leaves it short",
+    ),
+    _mutant(
+        _WRITE_QUORUM,
+        "taken-over-short",
+        "W8",
+        "client/ledgers.py",
+        "            await completion.complete(opened, recovery.version)\n",
+        "            pass\n",
+        "a takeover says that all before it is full, and has not looked",
+    ),
+    _mutant(
+        _WRITE_QUORUM,
+        "roll-does-not-fill",
+        "W8",
+        "client/ledger_writer.py",
+        'rolling took too long; it may happen later")\n        await self.complete()',
+        'rolling took too long; it may happen later")',
+        "a roll ends before what is before it is full",
+    ),
+    _mutant(
+        ("tests/protocol/test_spec_gaps.py",),
+        "full-is-forgotten",
+        "W8",
+        "protocol/writing.py",
+        "self._propose(self.metadata.full_to(self._gaps.full_before).with_fragment(fragment)",
+        "self._propose(self.metadata.with_fragment(fragment)",
+        "each takeover asks again for all fragments that there ever were",
     ),
 )

@@ -24,6 +24,7 @@ RULES = {
     "W5": "an idle writer publishes its last add confirmed",
     "W6": "every wait ends in a named error",
     "W7": "what a member lacks since its index failed is recorded",
+    "W8": "closes, rolls and takeovers wait for all copies, if the write quorum is guaranteed",
     "C1": "one change at a time; completions freeze at its start",
     "C2": "replacements are not in the ensemble already; the fragment starts at the last add confirmed + 1",
     "C3": "nothing is sent to, or counted from, the new ensemble before the CAS",

@@ -1,7 +1,9 @@
-"""Ledgers: what members of an ensemble lack while their index is failed (rule W7)."""
+"""Ledgers: what members of an ensemble lack while their index is failed (rules W7, W8)."""
 
 from __future__ import annotations
 
+import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -346,3 +348,47 @@ def test_w7_recovery_records_a_batch_across_fragments() -> None:
     assert [(each.first_entry_id, each.ensemble[0]) for each in recovery.finished.fragments] == [(0, "b1"), (4, "b6")]
     assert recovery.finished.gaps == (Gap(0, 5, 5),)
     assert [cluster.copies(entry_id) for entry_id in range(10)] == [3, 3, 3, 3, 3, 2, 3, 3, 3, 3]
+
+
+def test_w8_what_was_found_full_is_recorded_at_the_next_change_and_close() -> None:
+    """W8: and never sinks, nor lies behind what is fixed."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    for first in (0, 2):
+        writer.add(b"a")
+        writer.add(b"b")
+        writer.run()
+        writer.machine.roll()
+        writer.collect()
+        writer.choose({index: f"b{index + 1}" for index in range(3)})
+        writer.run()
+        assert cluster.metadata().full_before == first, "as of the roll before"
+        writer.machine.found_full(first + 2)
+        writer.machine.found_full(first + 1)
+    with pytest.raises(AssertionError, match="only what is fixed"):
+        writer.machine.found_full(5)
+    writer.close()
+    writer.run()
+    assert (cluster.metadata().full_before, cluster.metadata().last_entry_id) == (4, 3)
+
+
+def test_w8_another_changes_the_record_and_what_is_full_stays() -> None:
+    """W8, C4: a filling replaced a bookie of the first fragment since."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    writer.machine.roll()
+    writer.collect()
+    writer.choose({index: f"b{index + 1}" for index in range(3)})
+    writer.run()
+    writer.machine.found_full(1)
+    metadata = cluster.metadata()
+    filled = attrs.evolve(metadata.fragments[0], ensemble=("b1", "b2", "b4"))
+    changed = attrs.evolve(metadata, fragments=(filled, *metadata.fragments[1:]), token="filler")
+    cluster.records[metadata.ledger_id] = changed, cluster.records[metadata.ledger_id][1] + 1
+    writer.add(b"b")
+    writer.run()
+    writer.close()
+    writer.run()
+    assert (cluster.metadata().full_before, cluster.metadata().fragments[0]) == (1, filled)

@@ -18,6 +18,7 @@ from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import (
+    Durability,
     Fragment,
     JobLedger,
     JobPart,
@@ -92,6 +93,8 @@ UNBOUNDED = LedgerMetadata(
     trim_to=40,
 )
 
+FULL = attrs.evolve(UNBOUNDED, ledger_id=9, durability=Durability.WRITE_QUORUM, full_before=73)
+
 PENDING = PendingLedger(LOG.name, 12_346, 6, 1_763_600_000_002)
 
 JOB_LEDGER = JobLedger(LOG.name, "nightly/7", 12_347, 1_763_600_000_003)
@@ -111,6 +114,7 @@ GOLDEN: dict[
     "ledger-closed-v1": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
     "ledger-open-v1": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
     "ledger-unbounded-v1": (encode_ledger, decode_ledger, UNBOUNDED, ledger_key_path(UNBOUNDED.ledger_id)),
+    "ledger-write-quorum-v1": (encode_ledger, decode_ledger, FULL, ledger_key_path(FULL.ledger_id)),
     "log-v1": (encode_log, decode_log, LOG, log_key_path(LOG.name)),
     "log-deleted-v1": (encode_log, decode_log, DELETED_LOG, log_key_path(LOG.name)),
     "log-page-v1": (encode_log_page, decode_log_page, PAGE, log_page_key_path(LOG.name, 1)),
@@ -146,7 +150,7 @@ def test_format_is_unchanged(name: str) -> None:
 def test_every_field_of_a_record_is_written() -> None:
     logs = ((LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
     more = (*logs, ((JOB_LEDGER,), encode_job_ledger), ((JOB_PART,), encode_job_part), ((CURSOR,), encode_cursor))
-    for records, encode in (((UNBOUNDED, LEDGER), encode_ledger), *more):
+    for records, encode in (((FULL, LEDGER), encode_ledger), *more):
         written = json.loads(encode(records[0]))  # type: ignore[arg-type]
         fields = attrs.fields(type(records[0]))
         assert set(written) - {"required"} == {"format", *(field.name for field in fields)}
@@ -192,6 +196,7 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
         owner=draw(texts) if is_unbounded else "",
         open_term=terms[-2],
         trim_to=starts[0],
+        durability=draw(st.sampled_from(Durability)),
     )
 
 

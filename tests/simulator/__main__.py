@@ -18,7 +18,7 @@ from tests.simulator.mutants import MUTANTS, mutant_named
 from tests.simulator.mutation import Mutant
 from tests.simulator.scenarios import STRATEGIES
 from tests.simulator.shells import command as shells
-from tests.simulator.shells.weather import STRATEGIES as SHELL_STRATEGIES
+from tests.simulator.shells.weather import ALL_STRATEGIES as SHELL_STRATEGIES
 from tests.simulator.shrink import shrink
 from tests.simulator.term_mutants import TERM_MUTANTS
 

@@ -84,7 +84,8 @@ class Client(LedgerVerbs, CursorVerbs):
         `lost` names bookies that never come back: they are declared lost first, as by `declare_bookies_lost`. `accept_loss`
         closes the ledger even if confirmed entries may be gone, because an ack quorum of bookies lost something (R10). Raises
         `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`. If it
-        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut."""
+        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut. `WriteQuorumError` (retry: yes) says that
+        it is closed, and that guaranteed copies are missing (W8)."""
         if lost:
             await self.declare_bookies_lost(lost, accept_loss=accept_loss)
         return await self._ledgers.recover(ledger_id, password, accept_loss=accept_loss)
@@ -186,14 +187,17 @@ class Client(LedgerVerbs, CursorVerbs):
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
+        durability: str | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
-        A context manager that yields the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry:
-        when bookies are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
+        A context manager that yields the log's writer. With `durability="write-quorum"`, or if the client's options say so, the
+        ledgers that it adds have all their copies before a close, roll or takeover behind them ends (W8). Raises
+        `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
+        `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
-        async with await taking_over(*known, wanted, password, digest_type, custom)() as writer:
+        async with await taking_over(*known, wanted, password, digest_type, custom, durability)() as writer:
             yield writer
 
     @asynccontextmanager
@@ -205,13 +209,16 @@ class Client(LedgerVerbs, CursorVerbs):
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
+        durability: str | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for
         its turn again."""
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
-        async with lead(name, self._ledgers, taking_over(*known, wanted, password, digest_type, custom)) as writer:
+        async with lead(
+            name, self._ledgers, taking_over(*known, wanted, password, digest_type, custom, durability)
+        ) as writer:
             yield writer
 
     @asynccontextmanager

@@ -33,14 +33,19 @@ class LedgerVerbs(ABC):
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
         unbounded: bool = False,
+        durability: str | None = None,
     ) -> AsyncIterator[LedgerWriter]:
         """A new ledger and its writer, as a context manager. `custom` becomes part of its metadata. Leaving it closes the
-        ledger; an `unbounded` one stays open, so that `take_over_ledger` goes on with it, until `finish` closes it.
+        ledger; an `unbounded` one stays open, so that `take_over_ledger` goes on with it, until `finish` closes it. With
+        `durability="write-quorum"` closes, rolls and takeovers of it end only when bookies have all copies of what is before
+        them, or raise `WriteQuorumError` (W8); None takes what the client's options say.
 
         Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
         that no client knows."""
         wanted = self.default_quorum if quorum is None else quorum
-        async with await self._ledgers.create(wanted, password, digest_type, custom, unbounded=unbounded) as writer:
+        async with await self._ledgers.create(
+            wanted, password, digest_type, custom, unbounded=unbounded, durability=durability
+        ) as writer:
             yield writer
 
     @asynccontextmanager
@@ -52,9 +57,9 @@ class LedgerVerbs(ABC):
 
         Of entries whose outcome was unknown, the takeover decides: each is kept or gone, for everybody. `accept_loss` as for
         `recover_ledger`. Raises `LedgerFinishedError`; `FencedError` if another client takes it over meanwhile;
-        `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerRolledBackError`,
-        `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is cancelled, the ledger's
-        writer may be fenced, and nothing was cut: another takeover goes on from there."""
+        `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
+        `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is
+        cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from there."""
         async with await self._ledgers.take_over(ledger_id, password, accept_loss=accept_loss) as writer:
             yield writer
 

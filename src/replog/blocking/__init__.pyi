@@ -150,9 +150,12 @@ class Client:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
         unbounded: bool = False,
+        durability: str | None = None,
     ) -> Opening[LedgerWriter]:
         """A new ledger and its writer, as a context manager. `custom` becomes part of its metadata. Leaving it closes the
-        ledger; an `unbounded` one stays open, so that `take_over_ledger` goes on with it, until `finish` closes it.
+        ledger; an `unbounded` one stays open, so that `take_over_ledger` goes on with it, until `finish` closes it. With
+        `durability="write-quorum"` closes, rolls and takeovers of it end only when bookies have all copies of what is before
+        them, or raise `WriteQuorumError` (W8); None takes what the client's options say.
 
         Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
         that no client knows."""
@@ -164,9 +167,9 @@ class Client:
 
         Of entries whose outcome was unknown, the takeover decides: each is kept or gone, for everybody. `accept_loss` as for
         `recover_ledger`. Raises `LedgerFinishedError`; `FencedError` if another client takes it over meanwhile;
-        `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerRolledBackError`,
-        `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is cancelled, the ledger's
-        writer may be fenced, and nothing was cut: another takeover goes on from there."""
+        `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
+        `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is
+        cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from there."""
     def open_ledger(
         self, ledger_id: int, *, first: int | None = None, follow: bool = False, password: bytes = b""
     ) -> Opening[LedgerReader]:
@@ -195,7 +198,8 @@ class Client:
         `lost` names bookies that never come back: they are declared lost first, as by `declare_bookies_lost`. `accept_loss`
         closes the ledger even if confirmed entries may be gone, because an ack quorum of bookies lost something (R10). Raises
         `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`. If it
-        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut."""
+        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut. `WriteQuorumError` (retry: yes) says that
+        it is closed, and that guaranteed copies are missing (W8)."""
     def declare_bookies_lost(self, bookie_ids: Sequence[str], *, accept_loss: bool = False) -> Sequence[EntriesAtRisk]:
         """Declares bookies lost for good, for everybody: no recovery waits for them any more, and they never serve again under
         their identities (B8a). Returns the entries that may be gone with them. Reads every ledger's record.
@@ -258,11 +262,14 @@ class Client:
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
+        durability: str | None = None,
     ) -> Opening[LogWriter]:
         """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
-        A context manager that yields the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry:
-        when bookies are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
+        A context manager that yields the log's writer. With `durability="write-quorum"`, or if the client's options say so, the
+        ledgers that it adds have all their copies before a close, roll or takeover behind them ends (W8). Raises
+        `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
+        `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
     def lead_log(
         self,
         name: str,
@@ -271,6 +278,7 @@ class Client:
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
+        durability: str | None = None,
     ) -> Opening[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for
@@ -441,7 +449,8 @@ class LedgerWriter:
         """Begins a new fragment, maybe on other bookies, once everything that was sent is confirmed. Entries that are pushed
         meanwhile are sent after that. Nothing happens if the last fragment is empty.
 
-        Raises what `flush` raises, and `MetastoreUncertainError` if it takes too long: then it may happen later."""
+        With a guaranteed write quorum all entries before it have all their copies then (W8). Raises what `flush` raises,
+        `MetastoreUncertainError` if it takes too long: then it may happen later; `WriteQuorumError`: then it has happened."""
     def release(self) -> None:
         """Sends what has gathered, and goes on as usual."""
     def finish(self) -> None:
@@ -492,8 +501,9 @@ class LogWriter:
         """Goes on to a new ledger (L2), so that all before it can be trimmed; returns its first position.
 
         Appends go on meanwhile. Raises `FencedError` if another client took over, `NotEnoughBookiesError` or `MetastoreError`
-        if there can be no new ledger now: then the current one goes on, and the roll is tried again later. If cancelled,
-        it may roll or not."""
+        if there can be no new ledger now: then the current one goes on, and the roll is tried again later. `WriteQuorumError`
+        says that it has rolled, but that guaranteed copies of what is before are missing still (W8): until they are there, it
+        rolls no further, and `roll` raises this again. If cancelled, it may roll or not."""
     def close(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 

@@ -35,18 +35,20 @@ def digest_of(metadata: LedgerMetadata) -> Digest | None:
 
 
 class BookieQuestions:
-    """The questions of one repairer. Every call raises `BookieError` if the bookie cannot be reached, refuses, or is silent."""
+    """The questions of one repairer, or about one ledger of which the client has this `key`. Every call raises `BookieError` if
+    the bookie cannot be reached, refuses, or is silent."""
 
-    def __init__(self, connections: Connections, timeout_s: float) -> None:
+    def __init__(self, connections: Connections, timeout_s: float, key: bytes = b"") -> None:
         self._connections = connections
         self._timeout_s = timeout_s
+        self._key = key
 
     async def holding(self, bookie_id: str, metadata: LedgerMetadata, fragment: FixedFragment) -> Holding:
         """What the bookie holds of the fragment."""
         first, last, ranges = fragment.first_entry_id, fragment.last_entry_id, list[tuple[int, int, int]]()
         damaged: list[tuple[int, int]] = []
         while True:
-            request = RangesRequest(0, metadata.ledger_id, key_of(metadata), fragment.term, first, last)
+            request = RangesRequest(0, metadata.ledger_id, self._key_of(metadata), fragment.term, first, last)
             answer = await self._ask(bookie_id, request)
             _check(bookie_id, metadata, answer)
             holding = decode_holding(answer.detail, request)
@@ -66,7 +68,12 @@ class BookieQuestions:
         found: dict[str, Holding | BookieError] = {}
         waiting, all_came = set[str](), trio.Event()
         request = RangesRequest(
-            0, metadata.ledger_id, key_of(metadata), fragment.term, fragment.first_entry_id, fragment.last_entry_id
+            0,
+            metadata.ledger_id,
+            self._key_of(metadata),
+            fragment.term,
+            fragment.first_entry_id,
+            fragment.last_entry_id,
         )
 
         def on_answer(answer: Answer, bookie_id: str) -> None:
@@ -100,7 +107,7 @@ class BookieQuestions:
 
     async def copies(self, bookie_id: str, metadata: LedgerMetadata, entry_id: int, stamp: int) -> tuple[Batch, ...]:
         """The batch with this entry, and some that follow it; () if the bookie has none, or only a damaged one."""
-        request = CopyReadRequest(0, metadata.ledger_id, key_of(metadata), entry_id, stamp, READ_BYTES_MAX)
+        request = CopyReadRequest(0, metadata.ledger_id, self._key_of(metadata), entry_id, stamp, READ_BYTES_MAX)
         answer = await self._ask(bookie_id, request)
         return answer.batches if answer.status is Status.OK else ()
 
@@ -108,7 +115,7 @@ class BookieQuestions:
         self, bookie_id: str, metadata: LedgerMetadata, batches: Sequence[Batch], term: int
     ) -> list[Status | BookieError]:
         """Stores copies, which are sent together. For each of them: OK, FENCED, or why it may not be stored."""
-        key, stored_key = key_of(metadata), bytes.fromhex(metadata.key_check)
+        key, stored_key = self._key_of(metadata), bytes.fromhex(metadata.key_check)
         answers = await self._ask_all(
             bookie_id,
             [
@@ -125,6 +132,9 @@ class BookieQuestions:
             else:
                 found.append(_refusal(bookie_id, metadata, answer))
         return found
+
+    def _key_of(self, metadata: LedgerMetadata) -> bytes:
+        return self._key or key_of(metadata)
 
     async def _ask(self, bookie_id: str, request: RepairRequest) -> Response:
         (answer,) = await self._ask_all(bookie_id, (request,))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import trio
 
+from replog.client.completing import LedgerCompletion
 from replog.client.driving import ClientContext
 from replog.client.endings import WriterContext, copy_for_raise
 from replog.client.sending import BatchSender, OnProgress
@@ -45,6 +46,7 @@ class LedgerWriter(WriterContext):
         options: ClientOptions,
         observe: Callable[[Event], None],
         ticker: Ticker,
+        completion: LedgerCompletion | None = None,
     ) -> None:
         self.ledger_id = machine.metadata.ledger_id
         self.is_created_for_certain = True  # False if another request to create its ledger may still arrive
@@ -59,14 +61,15 @@ class LedgerWriter(WriterContext):
         self._add_timeout_s = options.add_timeout_s
         self._is_machine_closed = False
         self._is_error_raised = False
-        self._closed_by_another: LedgerMetadata | None = None  # where this writer would have closed it
+        self._left: LedgerMetadata | None = None  # the record that this writer left, if another client changed it since
+        self._completion = completion  # if the write quorum is guaranteed, until this writer has left its ledger full
 
     # -- looking --------------------------------------------------------------------------------------------------
 
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's record, as this writer knows it."""
-        return self._closed_by_another or self._machine.metadata
+        return self._left or self._machine.metadata
 
     @property
     def last_add_pushed(self) -> int:
@@ -244,13 +247,15 @@ class LedgerWriter(WriterContext):
         """Begins a new fragment, maybe on other bookies, once everything that was sent is confirmed. Entries that are pushed
         meanwhile are sent after that. Nothing happens if the last fragment is empty.
 
-        Raises what `flush` raises, and `MetastoreUncertainError` if it takes too long: then it may happen later."""
+        With a guaranteed write quorum all entries before it have all their copies then (W8). Raises what `flush` raises,
+        `MetastoreUncertainError` if it takes too long: then it may happen later; `WriteQuorumError`: then it has happened."""
         await trio.lowlevel.checkpoint()
         self.check_usable()
         await self.begin_fragment()
         self.check_usable()
         if self._machine.is_changing:
             raise MetastoreUncertainError(f"ledger {self.ledger_id}: rolling took too long; it may happen later")
+        await self.complete()
 
     async def _confirm_all(self) -> None:
         backlog, last = self.backlog, self.backlog.last_add_pushed
@@ -343,7 +348,7 @@ class LedgerWriter(WriterContext):
 
     async def begin_fragment(self) -> None:
         """As `roll`, but raises nothing: for the client's own task. Those who use the writer are told why it failed."""
-        watching = self._sender.watching
+        sender = self._sender
         self._batching.is_held = True
         try:
             sent = self._machine.last_add_pushed
@@ -353,13 +358,25 @@ class LedgerWriter(WriterContext):
                     await self.backlog.confirmation(sent).wait()
             if self.is_ending:
                 return
-            self._machine.roll()
-            self._sender.drive()
             with trio.move_on_after(self._close_timeout_s):
-                while self._machine.is_changing and self.error is None:
-                    await watching.wait_settled()
+                if self._completion is not None:
+                    # What a change under way leaves in the last fragment is before the roll, too (W8).
+                    await sender.settle()
+                self._machine.roll()
+                sender.drive()
+                await sender.settle()
         finally:
             self.release()
+
+    async def complete(self) -> None:
+        """Returns once all that is fixed of the ledger has all its copies, if that is guaranteed. Raises `WriteQuorumError`."""
+        if self._completion is not None:
+            metadata, was_left = self.metadata, self._sender.closed.is_set()
+            found = await self._completion.complete(metadata, self._machine.version)
+            if was_left:
+                self._left, self._completion = found, None
+            else:
+                self._machine.found_full(metadata.last_fragment.first_entry_id)
 
     def hold(self) -> None:
         """Gathers entries and sends nothing until `release`: the entries before these are not all confirmed (L2)."""
@@ -416,11 +433,14 @@ class LedgerWriter(WriterContext):
         """Confirms what was pushed, takes nothing more, and closes the ledger (R1); an unbounded one stays open. Idempotent.
 
         Raises the writer's failure if it failed, unless that was raised before, or it was fenced with nothing unconfirmed and its
-        ledger is closed where it would have closed it. If cancelled, the ledger may be open or closed; recover it to know."""
+        ledger is closed where it would have closed it; then `WriteQuorumError` if guaranteed copies are missing (W8). If
+        cancelled, the ledger may be open or closed; recover it to know."""
         self._take_no_more()
         if self.error is None and not self._is_machine_closed:
             await self._confirm_all()
         await self._close()
+        if self.error is None or self._left is not None:
+            await self.complete()
 
     def _take_no_more(self) -> None:
         self._is_closing = True
@@ -433,7 +453,7 @@ class LedgerWriter(WriterContext):
             self._is_machine_closed = True
             self.backlog.gathered = []
             if self._stays_open:
-                await self._leave_open()
+                await self._sender.leave_open(self._close_timeout_s, is_fixed=self._completion is not None)
             else:
                 self._machine.close()
                 self._sender.drive()
@@ -448,20 +468,6 @@ class LedgerWriter(WriterContext):
             self._is_error_raised = True
             raise copy_for_raise(self.error)
 
-    async def _leave_open(self) -> None:
-        """Has bookies know what is confirmed, so that readers find all of it without a writer (W5)."""
-        sender, publishing = self._sender, self._sender.watching.publishing
-        with trio.move_on_after(self._close_timeout_s):
-            while self._machine.is_changing and self.error is None:
-                await sender.watching.wait_settled()
-        self._machine.publish()
-        sender.drive()
-        with trio.move_on_after(self._add_timeout_s):
-            while publishing.unanswered and self.error is None:
-                publishing.all_answered = trio.Event()
-                await publishing.all_answered.wait()
-        sender.closed.set()
-
     async def _was_closed_in_its_place(self) -> bool:
         """True if another client has deposed this writer, and closed the ledger where this writer would have. Then nothing is in
         doubt, and it makes no difference whether the writer learnt of its fence by closing or before (R1)."""
@@ -473,7 +479,7 @@ class LedgerWriter(WriterContext):
             return False  # the writer's own error is raised
         if metadata.state is not LedgerState.CLOSED or metadata.last_entry_id != self.last_add_confirmed:
             return False
-        self._closed_by_another = metadata
+        self._left = metadata
         return True
 
     async def say_farewell(self, error: BaseException) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import trio
 
+from replog.client.completing import LedgerCompletion
 from replog.client.draining import watch_draining
 from replog.client.driving import ClientContext
 from replog.client.ensembles import EnsembleChooser
@@ -24,7 +25,7 @@ from replog.hookspecs import Event, LedgerRecovered, LedgerTakenOver
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.gaps import Gap
-from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
+from replog.protocol.model import Durability, Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
@@ -70,11 +71,13 @@ class Ledgers:
         before_creation: Callable[[int], Awaitable[None]] | None = None,
         *,
         unbounded: bool = False,
+        durability: str | None = None,
     ) -> LedgerWriter:
         """Creates a ledger and starts its writer, of term 1 if it is unbounded. Its ensemble may name bookies that are away
-        (C7). `before_creation` is called with its id before it exists. Raises `ConfigError` for invalid arguments;
-        `NotEnoughBookiesError`, `MetastoreError`: then no ledger was created, or one that nobody knows."""
-        check_creation(quorum, password, digest_type, custom)
+        (C7). Without `durability` it has that of the client's options. `before_creation` is called with its id before it exists.
+        Raises `ConfigError` for invalid arguments; `NotEnoughBookiesError`, `MetastoreError`: then no ledger was created, or one
+        that nobody knows."""
+        check_creation(quorum, password, digest_type, custom, durability)
         ensemble, missing, shortfall = await self._ensembles.choose(quorum)
         ledger_id = await self.records.new_id()
         if before_creation is not None:
@@ -93,12 +96,13 @@ class Ledgers:
             gaps=tuple(Gap(index, 0) for index in range(quorum.ensemble) if missing >> index & 1),
             is_unbounded=unbounded,
             owner=self.chance.token() if unbounded else "",
+            durability=Durability(self.options.durability if durability is None else durability),
         )
         version, is_only_request = await self.records.create(metadata)
         self.context.placing.unmet(ledger_id, shortfall)
         digest = Digest(digest_type, ledger_id, password)
         machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing)
-        writer = self._start_writer(machine, key)
+        writer = self._start_writer(machine, key, self._completion(metadata, password))
         writer.is_created_for_certain = is_only_request
         return writer
 
@@ -114,13 +118,25 @@ class Ledgers:
             metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss, takes_over=True
         )
         opened = await RecoveringShell(recovery, key, self.context, self.options).run()
+        completion = self._completion(opened, password)
+        if completion is not None:
+            await completion.complete(opened, recovery.version)
         machine = LedgerWriting(opened, recovery.version, digest, self.chance.token(), missing=recovery.missing)
+        if completion is not None:
+            machine.found_full(opened.last_fragment.first_entry_id)
         duration_s = trio.current_time() - started
         self.observe(LedgerTakenOver(ledger_id, opened.term, machine.last_add_confirmed, duration_s))
-        return self._start_writer(machine, key)
+        return self._start_writer(machine, key, completion)
 
-    def _start_writer(self, machine: LedgerWriting, key: bytes) -> LedgerWriter:
-        writer = LedgerWriter(machine, key, self.context, self.options, self.observe, self._ticker)
+    def _completion(self, metadata: LedgerMetadata, password: bytes) -> LedgerCompletion | None:
+        """What brings the ledger to its full write quorum, if that is guaranteed (W8)."""
+        if metadata.durability is not Durability.WRITE_QUORUM:
+            return None
+        digest = Digest(metadata.digest_type, metadata.ledger_id, password)
+        return LedgerCompletion(ledger_key(metadata.ledger_id, password), digest, self.context, self.options)
+
+    def _start_writer(self, machine: LedgerWriting, key: bytes, completion: LedgerCompletion | None) -> LedgerWriter:
+        writer = LedgerWriter(machine, key, self.context, self.options, self.observe, self._ticker, completion)
         # The writer of an earlier term may be here, too, deposed. What it knows is of less use than what this one will.
         self._writers[writer.ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer)
@@ -190,23 +206,27 @@ class Ledgers:
 
     # -- recovering, deleting, listing ------------------------------------------------------------------------------
 
-    async def recover(self, ledger_id: int, password: bytes = b"", *, accept_loss: bool = False) -> LedgerMetadata:
-        """Fences a ledger, finds its last entry and closes it (R2-R12); returns its record. A closed one is left as it is.
+    async def recover(
+        self, ledger_id: int, password: bytes = b"", *, accept_loss: bool = False, fills: bool = True
+    ) -> LedgerMetadata:
+        """Fences a ledger, finds its last entry and closes it (R2-R12); returns its record. A closed one is left as it is. If the
+        write quorum is guaranteed, all copies are there then (W8); without `fills` nobody waits for them.
 
         Raises `RecoveryUndecidedError` (retry: yes), `NotEnoughBookiesError`, `LedgerNotFoundError`, `MetastoreError`. If
-        it raises or is cancelled, the ledger stays in recovery and its writer fenced; nothing is cut."""
+        it raises or is cancelled, the ledger stays in recovery and its writer fenced; nothing is cut. After `WriteQuorumError`
+        (retry: yes) it is closed."""
         started = trio.current_time()
         metadata, version = await self.records.get(ledger_id)
         self.authorize(metadata, password)
-        if metadata.state is LedgerState.CLOSED:
-            return metadata
-        digest = Digest(metadata.digest_type, ledger_id, password)
-        machine = LedgerRecovery(metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss)
-        shell = RecoveringShell(machine, ledger_key(ledger_id, password), self.context, self.options)
-        recovered = await shell.run()
-        assert recovered.last_entry_id is not None
-        self.observe(LedgerRecovered(ledger_id, recovered.last_entry_id, trio.current_time() - started))
-        return recovered
+        if metadata.state is not LedgerState.CLOSED:
+            digest = Digest(metadata.digest_type, ledger_id, password)
+            machine = LedgerRecovery(metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss)
+            shell = RecoveringShell(machine, ledger_key(ledger_id, password), self.context, self.options)
+            metadata, version = await shell.run(), machine.version
+            assert metadata.last_entry_id is not None
+            self.observe(LedgerRecovered(ledger_id, metadata.last_entry_id, trio.current_time() - started))
+        completion = self._completion(metadata, password) if fills else None
+        return metadata if completion is None else await completion.complete(metadata, version)
 
     async def read_and_delete(self, ledger_id: int) -> None:
         """As `delete`, for a caller that has not read the ledger's record, which names its bookies."""
@@ -235,7 +255,13 @@ class Ledgers:
             raise UnauthorizedError(metadata.ledger_id, "the password is not this ledger's; no bookie was asked (B7)")
 
 
-def check_creation(quorum: object, password: object, digest_type: object, custom: Mapping[str, str] | None) -> None:
+def check_creation(
+    quorum: object,
+    password: object,
+    digest_type: object,
+    custom: Mapping[str, str] | None,
+    durability: object = None,
+) -> None:
     """Raises `ConfigError` for arguments that no ledger can be created with, before anything is requested or written."""
     if not isinstance(quorum, Quorum):
         raise ConfigError(f"{quorum!r} is not a quorum: make one by Quorum(ensemble=3, write=3, ack=2)")
@@ -243,6 +269,9 @@ def check_creation(quorum: object, password: object, digest_type: object, custom
         raise ConfigError(f"{digest_type!r} is not a digest type: there are {', '.join(map(str, DigestType))}")
     check_password(password)
     check_custom(custom)
+    names = [each.value for each in Durability]
+    if durability is not None and durability not in names:
+        raise ConfigError(f"durability={durability!r}: there are {', '.join(map(repr, names))}")
 
 
 def check_custom(custom: object) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any
 
 import attrs
 import trio
@@ -17,26 +16,16 @@ import trio
 from replog.client.audit_report import AuditReport, DifferingCopies
 from replog.client.auditing import Auditor, Bookies, every_ledger
 from replog.client.driving import ClientContext
+from replog.client.filling import FragmentFiller, fragment_at
 from replog.client.holdings import digest_of
 from replog.client.pausing import RepairPause
 from replog.client.relocating import Relocation
-from replog.client.repair_pace import Pace, Room
 from replog.client.repair_progress import ProgressTracker, RepairCounts, ReportProgress
 from replog.config import ClientOptions
-from replog.errors import BookieError, LedgerNotFoundError, ReplogError
+from replog.errors import LedgerNotFoundError
 from replog.hookspecs import AuditEnded, Event, FragmentRepaired
 from replog.protocol.copies import FixedFragment, fixed_fragments
-from replog.protocol.effects import (
-    AskHolding,
-    Effect,
-    Failed,
-    ReadMetadata,
-    SendCopy,
-    SendCopyRead,
-    WriteMetadata,
-)
 from replog.protocol.filling import Filled, LedgerFilling
-from replog.protocol.messages import Status
 from replog.protocol.model import LedgerMetadata
 from replog.records.ledgers import ledger_id_pages
 from replog.runtime.nursery import for_each
@@ -60,8 +49,7 @@ class Repairer:
         self._options = options
         self._observe = observe
         self._auditor = Auditor(context, options)
-        self._pace = Pace(options.repair_bytes_per_s)
-        self._rooms: dict[str, Room] = {}  # by bookie
+        self._filler = FragmentFiller(context, self._auditor.questions, options, self.counts)
         # By ledger and first entry of a fragment: entries of which two copies differ, as the last filling of it found (F3).
         self._differing: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
@@ -196,7 +184,7 @@ class Repairer:
         began_at_s, copied_bytes = trio.current_time(), 0
         for _ in range(_TRIES_MAX):
             metadata, version = await self._context.records.get(ledger_id)
-            fragment = _fragment_at(metadata, first_entry_id)
+            fragment = fragment_at(metadata, first_entry_id)
             if fragment is None:
                 return False
             machine = LedgerFilling(
@@ -208,7 +196,7 @@ class Repairer:
                 lost=bookies.lost,
                 digest=digest_of(metadata),
             )
-            filled = await self._run(machine)
+            filled = await self._filler.run(machine)
             copied_bytes += filled.copied_bytes
             for bookie_id, problem in filled.refusals.items():
                 _log.info("repair of ledger %d: bookie %s: %s", ledger_id, bookie_id, problem)
@@ -230,97 +218,3 @@ class Repairer:
         replaced = {index: (fragment.ensemble[index], new) for index, new in filled.replaced.items()}
         span = fragment.first_entry_id, fragment.last_entry_id
         self._observe(FragmentRepaired(metadata.ledger_id, *span, replaced, copied_bytes, took_s, filled.unverified))
-
-    async def _run(self, machine: LedgerFilling) -> Filled:
-        """Performs the machine's effects. Raises what it failed with."""
-        failure: ReplogError | None = None
-        machine.start()
-        # Each answer may have others follow, while those that were sent before are on their way.
-        async with trio.open_nursery() as nursery:
-
-            def perform_next() -> None:
-                nonlocal failure
-                copies: dict[str, list[SendCopy]] = {}
-                for effect in machine.take_effects():
-                    if isinstance(effect, SendCopy):
-                        copies.setdefault(effect.bookie_id, []).append(effect)
-                    elif isinstance(effect, Failed):
-                        failure = effect.error
-                    else:
-                        nursery.start_soon(perform, self._perform, effect)
-                for of_bookie in copies.values():
-                    for group in self._pace.groups(of_bookie):
-                        nursery.start_soon(perform, self._store, group)
-
-            async def perform(do: Callable[[Any, LedgerFilling], Awaitable[None]], what: object) -> None:
-                await do(what, machine)
-                if machine.is_done:
-                    # It was overtaken: nothing that is still under way matters.
-                    nursery.cancel_scope.cancel()
-                perform_next()
-
-            perform_next()
-        if failure is not None:
-            raise failure
-        return machine.result
-
-    async def _perform(self, effect: Effect, machine: LedgerFilling) -> None:
-        if isinstance(effect, AskHolding):
-            await self._ask_holding(effect, machine)
-        elif isinstance(effect, SendCopyRead):
-            await self._read(effect, machine)
-        elif isinstance(effect, WriteMetadata | ReadMetadata):
-            await self._context.records.perform(effect, machine)
-
-    async def _ask_holding(self, effect: AskHolding, machine: LedgerFilling) -> None:
-        fragment = FixedFragment(0, effect.first_entry_id, effect.last_entry_id, (), effect.stamp)
-        try:
-            holding = await self._auditor.questions.holding(effect.bookie_id, machine.metadata, fragment)
-        except BookieError as error:
-            machine.holding_unknown(effect.bookie_id, str(error))
-        else:
-            machine.holding_told(effect.bookie_id, holding.ranges)
-
-    async def _read(self, effect: SendCopyRead, machine: LedgerFilling) -> None:
-        metadata = machine.metadata
-        try:
-            batches = await self._auditor.questions.copies(effect.bookie_id, metadata, effect.entry_id, effect.stamp)
-        except BookieError:
-            batches = ()
-        if batches:
-            machine.copies_found(effect.bookie_id, effect.entry_id, batches)
-        else:
-            machine.copies_unreadable(effect.bookie_id, effect.entry_id)
-
-    def _new_room(self) -> Room:
-        return Room(self._options.repair_in_flight_bytes_max)
-
-    async def _store(self, copies: Sequence[SendCopy], machine: LedgerFilling) -> None:
-        """Stores these copies on one bookie."""
-        bookie_id, term = copies[0].bookie_id, copies[0].term
-        batches = [each.batch for each in copies]
-        size_bytes, room = sum(len(each.data) for each in batches), self._rooms.setdefault(bookie_id, self._new_room())
-        await self._pace.spend(size_bytes)
-        await room.take(size_bytes)
-        try:
-            answers = await self._auditor.questions.store(bookie_id, machine.metadata, batches, term)
-        except BookieError as error:
-            answers = [error for _ in batches]
-        finally:
-            room.give(size_bytes)
-        for batch, answer in zip(batches, answers, strict=True):
-            if isinstance(answer, BookieError):
-                machine.copy_refused(bookie_id, batch, str(answer))
-            elif answer is Status.FENCED:
-                machine.copy_fenced(bookie_id, batch)
-            else:
-                self.counts.copied_batches += 1
-                self.counts.copied_bytes += len(batch.data)
-                machine.copy_stored(bookie_id, batch)
-
-
-def _fragment_at(metadata: LedgerMetadata, first_entry_id: int) -> FixedFragment | None:
-    for fragment in fixed_fragments(metadata):
-        if fragment.first_entry_id == first_entry_id:
-            return fragment
-    return None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import trio
 
 from replog.client.ledger_writer import LedgerWriter
 from replog.config import ClientOptions
+from replog.errors import MetastoreError, WriteQuorumError
+
+_log = logging.getLogger("replog.client")
 
 
 class FragmentRoller:
@@ -16,8 +20,9 @@ class FragmentRoller:
     def __init__(self, writer: LedgerWriter, options: ClientOptions) -> None:
         self._writer = writer
         self._options = options
-        self._entries = self._rolled_entries = writer.last_add_pushed + 1
-        self._bytes = self._rolled_bytes = writer.length_bytes
+        # Entries may have been pushed since the writer was made.
+        self._entries = self._rolled_entries = writer.metadata.last_fragment.first_entry_id
+        self._bytes = self._rolled_bytes = 0
         self._due = trio.Event()
         writer.report_to(self._progressed, None)
 
@@ -39,3 +44,8 @@ class FragmentRoller:
             self._rolled_entries, self._rolled_bytes = self._entries, self._bytes
             # If it takes long, what is appended meanwhile waits, or the fragment becomes longer: the next roll is due later.
             await self._writer.begin_fragment()
+            try:
+                await self._writer.complete()
+            except (WriteQuorumError, MetastoreError) as error:
+                # The next roll, and the end of the writer, wait for these copies again.
+                _log.warning("%s", error)

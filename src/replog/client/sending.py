@@ -17,7 +17,7 @@ from replog.client.channel import Answer
 from replog.client.driving import ClientContext
 from replog.client.watching import LAG_CHECK_BYTES, Watching
 from replog.config import ClientOptions
-from replog.errors import AddTimeoutError, FencedError, NotEnoughBookiesError, ReplogError
+from replog.errors import AddTimeoutError, FencedError, MetastoreUncertainError, NotEnoughBookiesError, ReplogError
 from replog.hookspecs import Event, WriterFenced
 from replog.protocol.batch import Batch
 from replog.protocol.effects import (
@@ -86,6 +86,35 @@ class BatchSender:
     def date(self, timestamp_ns: int) -> None:
         """As `LedgerWriter.date`."""
         self._time_ns = lambda: timestamp_ns
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Waits until no change of the ensemble is under way, or the writer has failed."""
+        while self._machine.is_changing and self.error is None:
+            await self.watching.wait_settled()
+
+    async def leave_open(self, timeout_s: float, *, is_fixed: bool) -> None:
+        """Has bookies know what is confirmed, so that readers find all of it without a writer (W5); with `is_fixed` in fragments
+        that end, so that they can be filled (F2, W8). Fails if that takes too long."""
+        machine, publishing = self._machine, self.watching.publishing
+        with trio.move_on_after(timeout_s) as scope:
+            await self.settle()
+            if is_fixed:
+                machine.roll()
+                self.drive()
+                await self.settle()
+        if is_fixed and scope.cancelled_caught:
+            words = "beginning a last fragment took too long; take it over to have all copies of what is before"
+            machine.abandon(MetastoreUncertainError(f"ledger {machine.metadata.ledger_id}: {words} (W8)"))
+            self.drive()
+        machine.publish()
+        self.drive()
+        with trio.move_on_after(self._add_timeout_s):
+            while publishing.unanswered and self.error is None:
+                publishing.all_answered = trio.Event()
+                await publishing.all_answered.wait()
+        self.closed.set()
 
     # -- driving the machine ----------------------------------------------------------------------------------------
 

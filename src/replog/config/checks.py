@@ -45,6 +45,15 @@ def positive(value: Any) -> str | None:
     return None if 0 < value < float("inf") else f"{value} is not above 0 and finite"
 
 
+def one_of(*words: str) -> Check:
+    """Checks for one of these words."""
+
+    def check(value: Any) -> str | None:
+        return None if value in words else f"{value!r} is not one of {', '.join(map(repr, words))}"
+
+    return check
+
+
 class FaultsError(ConfigError):
     """A `ConfigError` with each of its `faults`."""
 

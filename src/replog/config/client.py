@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import attrs
 
-from replog.config.checks import Checked, at_least, option, positive
+from replog.config.checks import Checked, at_least, one_of, option, positive
 from replog.protocol.batch import BATCH_BYTES_MAX
+from replog.protocol.model import Durability
 
 _MIB = 1 << 20
 
@@ -28,6 +29,16 @@ class ClientOptions(Checked):
         4, "Batches sent and not confirmed; more entries gather into the next.", at_least(1)
     )
     add_timeout_s: float = option(5.0, "How long one bookie may take for an add before it is replaced (W6).", positive)
+    durability: str = option(
+        Durability.ACK_QUORUM.value,
+        "Of new ledgers and logs. `write-quorum`: closes, rolls and takeovers end only when bookies have all copies (W8).",
+        one_of(*(each.value for each in Durability)),
+    )
+    write_quorum_timeout_s: float = option(
+        20.0,
+        "How long a close, roll or takeover waits for all copies, if they are guaranteed, before it raises `WriteQuorumError`.",
+        positive,
+    )
     add_quorum_timeout_s: float = option(
         30.0, "How long an entry may stay unconfirmed before its writer fails with `AddTimeoutError` (W6).", positive
     )

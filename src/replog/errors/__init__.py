@@ -52,6 +52,7 @@ from replog.errors.ledgers import (
     LedgerTrimmedError,
     RecoveryUndecidedError,
     UnauthorizedError,
+    WriteQuorumError,
 )
 from replog.errors.logs import (
     CustomMismatchError,
@@ -176,6 +177,7 @@ __all__ = [
     "UnknownCommandError",
     "VersionConflictError",
     "WouldBlockError",
+    "WriteQuorumError",
     "WrongEventLoopError",
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from replog.errors.base import ReplogError, TransientError
 
@@ -107,6 +107,20 @@ class UnauthorizedError(LedgerError):
 class LedgerRefusedError(LedgerError):
     """The ledger cannot be added to the log: it is not closed, was made for another log or job, is in the log already, or has
     another password. The message says which. Retry: after correcting that. Outcome: not written, the log is unchanged."""
+
+
+class WriteQuorumError(LedgerError, TransientError):
+    """Bookies still lack copies after `write_quorum_timeout_s`, of a ledger whose write quorum is guaranteed (W8). `lacking` says
+    by bookie what it lacks, and why it does not get it.
+
+    Retry: when the bookies are back or there are others: close, roll or take over; `recover_ledger` for a closed ledger.
+    Outcome: written. What raised this was done before: the ledger is closed at `last_entry_id`, or that is None, and its fragment
+    was rolled or its term opened. Every confirmed entry is at its ack quorum, and only copies are missing."""
+
+    def __init__(self, ledger_id: int, message: str, lacking: Mapping[str, str], last_entry_id: int | None) -> None:
+        super().__init__(ledger_id, message)
+        self.lacking = dict(lacking)
+        self.last_entry_id = last_entry_id
 
 
 class AddTimeoutError(LedgerError, TransientError):

@@ -105,7 +105,9 @@ class LogDriver:
         elif isinstance(effect, RecoverLedger):
             assert isinstance(machine, LogTakeover | LogDeleting | LogAppending)
             try:
-                closed = await self._ledgers.recover(effect.ledger_id, password)
+                # What is deleted needs no copies: a bookie that is gone must not keep a log from that.
+                fills = not isinstance(machine, LogDeleting)
+                closed = await self._ledgers.recover(effect.ledger_id, password, fills=fills)
             except LedgerNotFoundError:
                 machine.ledger_missing(effect.ledger_id)
             else:

@@ -214,8 +214,9 @@ class LogWriter(WriterContext):
         """Goes on to a new ledger (L2), so that all before it can be trimmed; returns its first position.
 
         Appends go on meanwhile. Raises `FencedError` if another client took over, `NotEnoughBookiesError` or `MetastoreError`
-        if there can be no new ledger now: then the current one goes on, and the roll is tried again later. If cancelled,
-        it may roll or not."""
+        if there can be no new ledger now: then the current one goes on, and the roll is tried again later. `WriteQuorumError`
+        says that it has rolled, but that guaranteed copies of what is before are missing still (W8): until they are there, it
+        rolls no further, and `roll` raises this again. If cancelled, it may roll or not."""
         await trio.lowlevel.checkpoint_if_cancelled()
         # A request to a writer that has ended would never be answered.
         self._check_usable()
@@ -256,12 +257,14 @@ class LogWriter(WriterContext):
     # -- closing ----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Confirms everything and closes the last ledger. Idempotent. Raises as `append` does."""
+        """Confirms everything and closes the last ledger. Idempotent. Raises as `append` does, and `WriteQuorumError` if
+        guaranteed copies are missing: then all is confirmed, and closed (W8)."""
         self._rolling.leaving.set()
         async with self._rolling.busy:
             # With `busy` held no roll is under way, so there is one ledger to close.
             try:
                 await self._writer.aclose()
+                await self._rolling.complete()
                 await self._finished.wait()
             except FencedError as error:
                 raise self._current.with_positions(error) from None

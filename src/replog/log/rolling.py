@@ -13,13 +13,14 @@ So no entry of a ledger is confirmed before all entries of the ledger before it,
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
 from replog.client.endings import copy_for_raise
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
-from replog.errors import FencedError, LedgerNotFoundError, ReplogError
+from replog.errors import FencedError, LedgerNotFoundError, ReplogError, WriteQuorumError
 from replog.hookspecs import LogRolled
 from replog.log.log_driver import LogDriver
 from replog.log.record_batches import Positions
@@ -38,6 +39,7 @@ class CurrentSegment:
         self.segment = segment
         self.previous: LedgerWriter | None = None
         self._confirmed: Position | None = None  # in segments before the current one
+        self.lacking: int | None = None  # the ledger before, if it is closed and guaranteed copies of it are missing
 
     @property
     def last_add_pushed(self) -> Position | None:
@@ -227,9 +229,10 @@ class Rolling:
                 requests = tuple(self._requests)
                 error = await self._roll_or_say_why(is_demanded=bool(requests))
                 for request in requests:
-                    request.error, request.segment = error, 0 if error else self._current.segment
-                    request.done.set()
-                del self._requests[: len(requests)]
+                    if not request.done.is_set():  # it was not told that copies are missing
+                        request.error, request.segment = error, 0 if error else self._current.segment
+                        request.done.set()
+                self._requests = [each for each in self._requests if not each.done.is_set()]
                 # Meanwhile the previous ledger may have asked for the roll that has just happened.
                 self._wanted = trio.Event()
                 if self._requests:
@@ -292,16 +295,37 @@ class Rolling:
             await previous.aclose()
             self._next.learn(previous.metadata)
             return
+        except WriteQuorumError as error:
+            self._is_rolled_short(previous, error)
         except ReplogError:
             # The metastore fails, or a client recovers it that may die: it is closed as any client would close it.
             pass
         while self._current.writer.error is None and not self.leaving.is_set():  # a takeover recovers both
             try:
                 self._next.learn(await self._ledgers.recover(previous.ledger_id, self._password))
+                self._current.lacking = None
                 return
             except LedgerNotFoundError:
+                self._current.lacking = None
                 return  # it was trimmed already
-            except ReplogError:
+            except ReplogError as error:
+                if isinstance(error, WriteQuorumError):
+                    self._is_rolled_short(previous, error)
                 self.failures += 1
                 with trio.move_on_after(_RETRY_AFTER_S):
                     await self.leaving.wait()
+
+    def _is_rolled_short(self, previous: LedgerWriter, error: WriteQuorumError) -> None:
+        """Tells those who asked for this roll that it has happened, but that copies of the previous ledger are missing (W8); and
+        those who asked since that there is no other roll before they are there."""
+        self._current.lacking = previous.ledger_id
+        for request in self._requests:
+            request.error = error
+            request.done.set()
+
+    async def complete(self) -> None:
+        """Waits once more for guaranteed copies of the previous ledger, while no roll is under way. Raises `WriteQuorumError`."""
+        if self._current.lacking is not None:
+            with suppress(LedgerNotFoundError):
+                await self._ledgers.recover(self._current.lacking, self._password)
+            self._current.lacking = None

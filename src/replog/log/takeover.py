@@ -52,6 +52,7 @@ async def take_over(
     password: bytes,
     digest_type: DigestType,
     custom: Mapping[str, str] | None = None,
+    durability: str | None = None,
     *,
     yields: bool = False,
 ) -> LogWriter:
@@ -69,7 +70,8 @@ async def take_over(
         async def announce(ledger_id: int) -> None:
             await driver.records.announce(name, ledger_id, segment_number)
 
-        return await ledgers.create(quorum, password, digest_type, {**(custom or {}), "log": name}, announce)
+        marked = {**(custom or {}), "log": name}
+        return await ledgers.create(quorum, password, digest_type, marked, announce, durability=durability)
 
     # At most half of the time, so that the compare-and-set, and a second try after a conflict, have the rest.
     restart_s = min(_RESTART_S, ledgers.options.takeover_timeout_s / 2)
@@ -136,9 +138,10 @@ def taking_over(
     password: bytes,
     digest_type: DigestType,
     custom: Mapping[str, str] | None,
+    durability: str | None,
 ) -> Callable[..., Awaitable[LogWriter]]:
     """`take_over` with these arguments. Raises `ConfigError` for invalid ones, before anything is done."""
     log_key_path(name)
-    check_creation(quorum, password, digest_type, custom)
+    check_creation(quorum, password, digest_type, custom, durability)
     check_leader_custom(custom)
-    return partial(take_over, name, ledgers, driver, nursery, quorum, password, digest_type, custom)
+    return partial(take_over, name, ledgers, driver, nursery, quorum, password, digest_type, custom, durability)

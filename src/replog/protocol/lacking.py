@@ -24,6 +24,7 @@ class WriterGaps:
         self._proposed_since: dict[int, int] = {}  # `_since` when the change under way was proposed
         self._ended: list[Gap] = []  # known, and not proposed yet
         self._proposed: list[Gap] = []  # in the proposal under way, or in one that somebody else's change overtook
+        self.full_before = 0  # entries below it were found to lack nowhere (W8)
 
     def failed(self, index: int, first_entry_id: int) -> None:
         """This index may lack this entry, and lacks what is not sent to it from now on."""

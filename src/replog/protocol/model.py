@@ -40,6 +40,13 @@ class LedgerState(enum.Enum):
     CLOSED = "closed"
 
 
+class Durability(enum.Enum):
+    """With how many copies of each entry a close, roll or takeover ends: an ack quorum, or all, as bookies say (W8)."""
+
+    ACK_QUORUM = "ack-quorum"
+    WRITE_QUORUM = "write-quorum"
+
+
 @attrs.frozen
 class LedgerMetadata:
     """One ledger. `token` names the attempt that wrote this version, so that a lost answer can be resolved (M1). `gaps` are
@@ -47,7 +54,10 @@ class LedgerMetadata:
 
     An unbounded ledger has a new term at each takeover (T2): `term` is the last one that a client claimed, and `owner` the nonce
     of that client's attempt; `open_term` is the last one that was opened for writing. Its fragments begin at `trim_to`, the first
-    entry that was not trimmed. Of a bounded ledger these fields keep their defaults."""
+    entry that was not trimmed. Of a bounded ledger these fields keep their defaults.
+
+    `full_before` is known of a ledger with `Durability.WRITE_QUORUM` only: all entries below it were found at their full write
+    quorum, so nobody asks for them again before a close, roll or takeover ends (W8)."""
 
     ledger_id: int
     quorum: Quorum
@@ -66,6 +76,8 @@ class LedgerMetadata:
     open_term: int = WRITER_TERM
     trim_to: int = 0
     contents: Contents | None = None
+    durability: Durability = Durability.ACK_QUORUM
+    full_before: int = 0
 
     @property
     def last_fragment(self) -> Fragment:
@@ -113,6 +125,10 @@ class LedgerMetadata:
         if kept and kept[-1].first_entry_id >= fragment.first_entry_id:
             raise AssertionError(f"ledger {self.ledger_id}: a fragment at {fragment.first_entry_id} behind {kept[-1]}")
         return attrs.evolve(self, fragments=(*kept, fragment))
+
+    def full_to(self, before: int) -> LedgerMetadata:
+        """The same, where all entries below this one are known to be at their full write quorum (W8)."""
+        return attrs.evolve(self, full_before=max(before, self.full_before))
 
     def with_gaps(self, gaps: Iterable[Gap]) -> LedgerMetadata:
         """The same with these gaps instead of its own."""

@@ -244,6 +244,11 @@ class LedgerWriting(LedgerMachine):
 
     # -- ensemble change ------------------------------------------------------------------------------------------
 
+    def found_full(self, before: int) -> None:
+        """All entries below this one are at their full write quorum, as their bookies say: the next proposal says so (W8)."""
+        assert before <= self.metadata.last_fragment.first_entry_id, "only what is fixed is known to be full (F2, W8)"
+        self._gaps.full_before = max(before, self._gaps.full_before)
+
     def roll(self) -> None:
         """Begins a new fragment behind the last add confirmed: a planned change, for which the placement may choose other
         bookies. What is pending moves along. During another change, and where the last fragment is empty, nothing happens."""
@@ -305,7 +310,7 @@ class LedgerWriting(LedgerMachine):
         assert last + 1 >= self.metadata.last_fragment.first_entry_id, "fragments ascend (C2)"
         fragment = Fragment(last + 1, self._members.with_replacements(self._replaced), self._stamp)
         gaps = [*self._gaps_until(last), *self._gaps.that_go_on(last, self._replaced)]
-        self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))
+        self._propose(self.metadata.full_to(self._gaps.full_before).with_fragment(fragment).with_gaps(gaps))
 
     def _gaps_until(self, last_entry_id: int) -> list[Gap]:
         return self._gaps.propose(self.metadata.ended_gaps, last_entry_id)
@@ -347,7 +352,8 @@ class LedgerWriting(LedgerMachine):
     def _propose_close(self) -> None:
         last = self.last_add_confirmed
         assert self._stage is _Stage.CLOSING, "a writer closes once nothing else is proposed (R1)"
-        self._propose(self.metadata.with_gaps(self._gaps_until(last)).closed_at(last, self._contents.contents(last)))
+        closed = self.metadata.with_gaps(self._gaps_until(last)).closed_at(last, self._contents.contents(last))
+        self._propose(closed.full_to(self._gaps.full_before))
 
     # -- what the metastore said ------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import (
+    Durability,
     JobLedger,
     JobPart,
     LedgerMetadata,
@@ -58,6 +59,7 @@ _LOG_FIELDS = (  # a log's record without one of these is damaged: a default wou
     "first_open_number",
 )
 _TERM_FIELDS = ("is_unbounded", "owner", "open_term", "trim_to")
+_DURABILITY_FIELDS = ("durability", "full_before")
 _SHOWN_BYTES = 200  # of a damaged value, in an error
 _CONTENTS_TYPES = frozenset((int, *rest) for rest in itertools.product((int, type(None)), repeat=3))
 _SEGMENT_TYPES = frozenset([(int, int, int), *((int, int, int, *contents) for contents in _CONTENTS_TYPES)])
@@ -69,19 +71,25 @@ def encode(
     """The bytes of this record."""
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
     if isinstance(record, LedgerMetadata):
-        fields = _of_terms(fields)
+        fields = _of_its_kind(fields, record)
     if "segments" in fields:
         fields["segments"] = fields.pop("segments")  # last: people see the rest first
     # Custom metadata may hold lone surrogates: strict UTF-8 would refuse them, and `json.loads` reads them back.
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass") + b"\n"
 
 
-def _of_terms(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a ledger, without those of unbounded ledgers if it is bounded. A version that does not know them refuses an
-    unbounded ledger: it would write the record again without its terms."""
-    if fields["is_unbounded"]:
-        return {**fields, "required": list(_TERM_FIELDS)}
-    return {name: value for name, value in fields.items() if name not in _TERM_FIELDS}
+def _of_its_kind(fields: dict[str, Any], metadata: LedgerMetadata) -> dict[str, Any]:
+    """The fields of a ledger, without those of unbounded ledgers if it is bounded, and without those of a guaranteed write quorum
+    if it has none (W8). A version that does not know them refuses the record: it would write it again without them."""
+    required = list(_TERM_FIELDS) if metadata.is_unbounded else []
+    if metadata.durability is Durability.WRITE_QUORUM:
+        required += _DURABILITY_FIELDS
+    kept = {
+        name: value
+        for name, value in fields.items()
+        if name in required or name not in (*_TERM_FIELDS, *_DURABILITY_FIELDS)
+    }
+    return {**kept, "required": required} if required else kept
 
 
 def decode(key: str, value: bytes, record_type: type[Record]) -> Record:

@@ -64,6 +64,12 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
         faults.append(
             f"contents: {metadata.contents.entries} entries of a ledger that ends at {metadata.last_entry_id}"
         )
+    fixed_end = starts[-1:] if metadata.last_entry_id is None else [metadata.last_entry_id + 1]
+    # Copies below a mark that is too high would never be looked for (W8).
+    if fixed_end and not 0 <= metadata.full_before <= fixed_end[0]:
+        faults.append(
+            f"full_before: {metadata.full_before} is not one of 0 to {fixed_end[0]}, where the fixed part ends"
+        )
     # Gaps refer to fragments: in a record whose fragments are impossible they could only be misjudged.
     return faults or _term_faults(metadata) or _gap_faults(metadata)
 

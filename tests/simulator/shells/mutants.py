@@ -9,6 +9,7 @@ from __future__ import annotations
 from replog.bookie import maintenance, serving
 from replog.bookie.groups import Committer
 from replog.bookie.server import BookieServer
+from replog.client.completing import _Progress
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
 from replog.client.recovering import RecoveringShell
@@ -337,6 +338,21 @@ SHELL_MUTANTS = (
         (Patch(LedgerWriting, "_propose_close", ".with_gaps(self._gaps_until(last))", ""),),
         4,
         strategy="burning",
+    ),
+    Mutant(
+        "full-without-asking-again",
+        "W8",
+        "what could not be copied counts as full",
+        (
+            Patch(
+                _Progress,
+                "filled",
+                "elif short and (result.refusals or any(each.entries != each.nowhere for each in result.lacking)):",
+                "elif False:",
+            ),
+        ),
+        3,
+        strategy="full",
     ),
     Mutant(
         "adds-in-doubt",

@@ -21,6 +21,7 @@ import trio
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, ReplogError
 from replog.protocol.messages import (
     AddRequest,
+    CopyRequest,
     FenceRequest,
     LedgerRequest,
     RecoveryReadRequest,
@@ -237,7 +238,7 @@ class FrozenConfirmed:
         """A client begins a recovery, or writes a batch back."""
         if isinstance(request, FenceRequest):
             self._said.pop((client, request.ledger_id), None)
-        if not isinstance(request, AddRequest) or not request.recovery:
+        if not isinstance(request, AddRequest) or isinstance(request, CopyRequest) or not request.recovery:
             return
         key, confirmed = (client, request.ledger_id), claimed(request.proof)
         if self._said.setdefault(key, confirmed) != confirmed:

@@ -29,7 +29,7 @@ from tests.simulator.shells.jobs import JOBS_EVERY, Jobs
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
 from tests.simulator.shells.short_lived import SHORT_LIVED_LOG
-from tests.simulator.shells.weather import Weather, drawn_strategy, loses_disks
+from tests.simulator.shells.weather import FULL, Weather, drawn_strategy, loses_disks
 from tests.simulator.shells.workload import LEDGER_QUORUMS, LOG, PASSWORD, Workload
 from tests.simulator.shells.world import JudgedWorld, Violation
 from tests.simulator.shells.write_quorums import WriteQuorums
@@ -48,6 +48,7 @@ OPTIONS = ClientOptions(
     batch_bytes_max=300,
     roll_entries=40,
 )
+FULL_OPTIONS = attrs.evolve(OPTIONS, durability="write-quorum", write_quorum_timeout_s=2.5)
 QUORUMS = [Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)]
 BOOKIES = (6, 6, 6, 5, 4, 3, 3)  # one of these: with three, nobody can ever be replaced
 _STORM_S = 4.0
@@ -124,18 +125,18 @@ class _Run:
         quorum = chance.choice([each for each in QUORUMS if each.ensemble + lost <= count and _fits(each, loses=loses)])
         if quorum.ensemble == count:
             world.count("as many bookies as an ensemble has")
-        clients = Clients(network, metastore, OPTIONS, quorum, _PAGE_SEGMENTS)
+        clients = Clients(network, metastore, FULL_OPTIONS if strategy == FULL else OPTIONS, quorum, _PAGE_SEGMENTS)
         for bookie in bookies:
             await bookie.start()
         weather = Weather(network, metastore, bookies, clients, strategy)
-        write_quorums = WriteQuorums(world, bookies, OPTIONS.add_timeout_s)
+        write_quorums = WriteQuorums(world, bookies, OPTIONS.add_timeout_s, metastore, is_guaranteed=strategy == FULL)
         _watch(world, network, metastore, bookies, weather, write_quorums)
         self.strategy = weather.strategy
         world.count(f"strategy {self.strategy}")
         copies = Copies(world, [bookie.disk for bookie in bookies], clients.quorum.ack)
         network.on_request = copies.check_published
         quorums = [each for each in LEDGER_QUORUMS if each.ensemble + lost <= count and _fits(each, loses=loses)]
-        workload = Workload(world, clients, copies, quorums)
+        workload = Workload(world, clients, copies, quorums, write_quorums)
         if loses:
             weather.losses = Losses(network, metastore, bookies, clients, workload, weather.in_trouble)
         weather.recover = workload.recover

@@ -14,6 +14,7 @@ DEAR = {
     "confirmed-not-frozen",
     "doubt-not-bounded",
     "gaps-not-recorded",
+    "full-without-asking-again",
     "garbage-listed-first",
     "reader-leaves-early",
     "reader-skips-segments",

@@ -11,7 +11,7 @@ import pytest
 from tests.simulator.__main__ import main
 from tests.simulator.shells import ShellResult, simulate_shells
 from tests.simulator.shells.command import missing
-from tests.simulator.shells.weather import STRATEGIES
+from tests.simulator.shells.weather import FULL, STRATEGIES
 
 RARE = 22  # a seed whose metastore loses answers
 SEEDS = int(os.environ.get("SHELL_SEEDS", "4"))  # more of them, to look for more
@@ -38,6 +38,17 @@ def test_no_seed_of_many_breaks_a_rule_and_all_happened() -> None:
     assert [seed for seed in seeds if run(seed).violation is not None] == []
     assert len({run(seed).strategy for seed in range(SEEDS_LONG)}) >= len(STRATEGIES) - 2
     assert missing(sum((run(seed).coverage for seed in seeds), Counter())) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+def test_guaranteed_write_quorums_are_full(seed: int) -> None:
+    """W8: whoever was told that a ledger is closed, rolled or taken over finds all copies, right then."""
+    result = simulate_shells(seed, strategy=FULL)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy full --first {seed} --seeds 1 --trace"
+    )
+    assert result.coverage["a ledger is full"]
 
 
 def test_a_seed_has_one_trace_in_every_process() -> None:

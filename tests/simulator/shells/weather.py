@@ -50,6 +50,13 @@ STRATEGIES: dict[str, tuple[dict[str, int], float]] = {
     "wild": (dict.fromkeys((*BOOKIE_TROUBLES, *_WILD), 1), 0.5),
 }
 
+# Not drawn, only asked for: under it all ledgers have a guaranteed write quorum (W8).
+FULL = "full"
+ALL_STRATEGIES = {
+    **STRATEGIES,
+    FULL: ({"crash": 4, "leave": 1, "slow": 2, "cut": 1, "deadly": 3, "break_connections": 1, "unreliable": 1}, 0.5),
+}
+
 
 def drawn_strategy(seed: int) -> str:
     """The strategy of a seed: of as many seeds in a row as there are strategies, each has another one."""
@@ -61,7 +68,7 @@ def drawn_strategy(seed: int) -> str:
 
 def loses_disks(strategy: str) -> bool:
     """Whether a bookie loses what it acknowledged under this strategy: then all quorums must survive that."""
-    return any(name in LOSSES for name in STRATEGIES[strategy][0])
+    return any(name in LOSSES for name in ALL_STRATEGIES[strategy][0])
 
 
 async def _nobody(_ledger_id: int) -> None:
@@ -95,7 +102,7 @@ class Weather:
 
     async def run(self, for_s: float) -> None:
         """Bad weather for so long; returns when all troubles have passed."""
-        weights, pause_s = STRATEGIES[self.strategy]
+        weights, pause_s = ALL_STRATEGIES[self.strategy]
         self.world.tell("weather", f"{self.strategy}, at most {self._of_bookies.at_once_max} bookies in trouble")
         end_s = self.world.now_s + for_s
         async with trio.open_nursery() as nursery:

@@ -22,6 +22,7 @@ from replog.testing.simulating.processes import Clients
 from tests.simulator.shells.oracle import NAMED, Copies, Leader, LedgerOracle, LogOracle, leaves
 from tests.simulator.shells.short_lived import ShortLived
 from tests.simulator.shells.world import JudgedWorld
+from tests.simulator.shells.write_quorums import WriteQuorums
 
 LOG = "log"
 PASSWORD = b"secret"
@@ -34,8 +35,16 @@ _ENDINGS = ("left", "left", "left", "cancelled", "killed", "killed", "stopped", 
 class Workload:
     """All actors of one run, and what their oracles know."""
 
-    def __init__(self, world: JudgedWorld, clients: Clients, copies: Copies, quorums: Sequence[Quorum]) -> None:
+    def __init__(
+        self,
+        world: JudgedWorld,
+        clients: Clients,
+        copies: Copies,
+        quorums: Sequence[Quorum],
+        write_quorums: WriteQuorums,
+    ) -> None:
         self.world = world
+        self._write_quorums = write_quorums
         self.copies = copies
         self.log = LogOracle(world)
         self.ledgers: list[LedgerOracle] = []
@@ -111,6 +120,7 @@ class Workload:
         if chance.random() < 0.1:
             await trio.sleep(0.1)
         async with begin as log:
+            self._write_quorums.check_log_full(LOG)
             leader = self.log.serving(log.segment)
             self.world.tell(process, f"serves from segment {log.segment}")
             self.world.count("leader serves")
@@ -168,6 +178,7 @@ class Workload:
             what = chance.random()
             if what < 0.4:
                 await log.roll()
+                self._write_quorums.check_log_full(LOG)
             elif what < 0.6:
                 await log.flush()
             elif self.archive:
@@ -262,6 +273,7 @@ class Workload:
                 await trio.sleep(chance.choice((0, 0.03, 0.2)))
             await writer.aclose()
             assert writer.metadata.last_entry_id is not None
+            self._write_quorums.check_full(writer.ledger_id)
             oracle.closed(writer.metadata.last_entry_id)
 
     async def recover_ledgers(self, client: Client, process: str) -> None:
@@ -271,6 +283,7 @@ class Workload:
             oracle = chance.choice(self.ledgers[-3:])
             metadata = await client.recover_ledger(oracle.ledger_id, password=PASSWORD)
             assert metadata.last_entry_id is not None
+            self._write_quorums.check_full(oracle.ledger_id)
             oracle.closed(metadata.last_entry_id)
             self.world.count("ledger recovered by somebody")
 

@@ -10,9 +10,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from replog.protocol.messages import AddRequest, FenceRequest, Request
+from replog.log.checking import JOB_KEY
+from replog.protocol.copies import fixed_fragments
+from replog.protocol.messages import AddRequest, CopyRequest, FenceRequest, Request
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.ledgers import decode_ledger
+from replog.records.logs import decode_log
+from replog.records.paths import ledger_key_path, log_key_path
+from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.processes import BookieHost
 from tests.simulator.shells.world import JudgedWorld
 
@@ -32,8 +37,18 @@ class WriteQuorums:
     """What was sent to whom, and who closed which ledger when. `add_timeout_s` is after how long a client knows that an add
     that was not answered failed."""
 
-    def __init__(self, world: JudgedWorld, bookies: Sequence[BookieHost], add_timeout_s: float) -> None:
+    def __init__(
+        self,
+        world: JudgedWorld,
+        bookies: Sequence[BookieHost],
+        add_timeout_s: float,
+        metastore: MetastoreServer,
+        *,
+        is_guaranteed: bool,
+    ) -> None:
         self._world = world
+        self._store = metastore.inner._store
+        self._is_guaranteed = is_guaranteed
         self._bookies = {bookie.disk.content.bookie_id: bookie for bookie in bookies}
         self._add_timeout_s = add_timeout_s
         self._senders: dict[tuple[str, int], _Sender] = {}
@@ -49,7 +64,7 @@ class WriteQuorums:
             return
         name = process.partition(".")[0]
         sender.adds.update(((name, entry_id), self._world.now_s) for entry_id in request.batch.entry_ids)
-        if request.recovery:
+        if request.recovery and not isinstance(request, CopyRequest):
             first = request.batch.first_entry_id
             sender.written_back = first if sender.written_back is None else min(first, sender.written_back)
 
@@ -59,6 +74,35 @@ class WriteQuorums:
             metadata = decode_ledger(key, value)
             if metadata.state is LedgerState.CLOSED:
                 self._closers.setdefault(_nonce(metadata), (process, self._world.now_s))
+
+    def check_full(self, ledger_id: int) -> None:
+        """Somebody was told just now that this ledger is closed: if its write quorum is guaranteed, nothing may lack (W8)."""
+        key = ledger_key_path(ledger_id)
+        if not self._is_guaranteed or self._store.version(key) is None:
+            return
+        # The record as it is now: somebody else may have replaced bookies since.
+        metadata = decode_ledger(key, self._store.get(key).value)
+        self._world.count("a ledger is full")
+        for fragment in fixed_fragments(metadata):
+            for entry_id in range(fragment.first_entry_id, fragment.last_entry_id + 1):
+                for index in metadata.quorum.write_set(entry_id):
+                    bookie = self._bookies[fragment.ensemble[index]]
+                    if not bookie.disk.stores(ledger_id, entry_id):
+                        what = f"{bookie.name} lacks entry {entry_id} of ledger {ledger_id}"
+                        self._world.violated("W8", f"{what}, whose write quorum is guaranteed: {metadata}")
+
+    def check_log_full(self, name: str) -> None:
+        """Somebody has rolled or taken over this log just now: all its ledgers but the last are full (W8)."""
+        if self._is_guaranteed:
+            key = log_key_path(name)
+            log = decode_log(key, self._store.get(key).value)
+            for segment in log.segments[:-1]:
+                ledger_key = ledger_key_path(segment.ledger_id)
+                if self._store.version(ledger_key) is not None:
+                    record = decode_ledger(ledger_key, self._store.get(ledger_key).value)
+                    # Who hands in a job's ledgers does not promise that they are full.
+                    if JOB_KEY not in record.custom:
+                        self.check_full(segment.ledger_id)
 
     def judge(self, metadata: LedgerMetadata) -> None:
         """Looks for the entries of one ledger."""

@@ -139,6 +139,7 @@ def _print(facts: LedgerFacts, for_programs: bool) -> None:
     )
     add_row(table, "payloads", as_size(facts.size_bytes))
     add_row(table, "quorum", f"ensemble {quorum.ensemble}, write {quorum.write}, ack {quorum.ack}")
+    add_row(table, "durability", metadata.durability.value)
     add_row(table, "digest", metadata.digest_type.name.lower().replace("_", "-"))
     add_row(table, "password", "yes" if has_password(metadata) else "none")
     add_row(table, "created", time_for_people(metadata.created_at_ms))

@@ -102,6 +102,7 @@ def as_json(facts: LedgerFacts) -> dict[str, object]:
         "term": metadata.term,
         "open_term": metadata.open_term,
         "trimmed_before": metadata.trim_to,
+        "durability": metadata.durability.value,
         "problem": facts.problem,
     }
 

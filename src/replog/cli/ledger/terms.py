@@ -18,18 +18,22 @@ def create(
     unbounded: Annotated[
         bool, typer.Option("--unbounded", help="One that is taken over and goes on. Another kind is closed at once.")
     ] = False,
+    durability: Annotated[
+        str | None,
+        typer.Option(help="`write-quorum`: rolls and takeovers of it wait for all copies. Otherwise as configured."),
+    ] = None,
     for_programs: AsJSON = False,
 ) -> None:
     """Create an unbounded ledger without entries, and print its id."""
-    run(_create, connection, unbounded, for_programs)
+    run(_create, connection, unbounded, durability, for_programs)
 
 
-async def _create(connection: Connection, unbounded: bool, for_programs: bool) -> None:
+async def _create(connection: Connection, unbounded: bool, durability: str | None, for_programs: bool) -> None:
     if not unbounded:
         raise ConfigError("a bounded ledger without its writer is of no use: create an unbounded one, by --unbounded")
     async with (
         client_from(connection) as client,
-        client.create_ledger(password=connection.password(), unbounded=True) as writer,
+        client.create_ledger(password=connection.password(), unbounded=True, durability=durability) as writer,
     ):
         pass
     if for_programs:
