@@ -38,6 +38,7 @@ TWINS = {
     "test_nothing_is_reported_of_objects_collected_at_shutdown": (
         "test_unclosed_clients_are_left_alone_when_the_loop_ends"
     ),
+    "test_position_and_commit_cover_only_what_was_returned": ("test_commit_of_a_cursor_covers_only_what_was_returned"),
     "test_reading_crosses_the_threads_once_for_many_entries": "test_reading_waits_seldom_for_many_entries",
     "test_the_client_goes_on_after_an_interrupted_wait_to_lead": (
         "test_waiting_to_lead_can_be_cancelled_and_the_client_goes_on"

@@ -125,8 +125,8 @@ def test_r1_closing_while_replacements_are_chosen_needs_none() -> None:
     assert cluster.metadata().last_entry_id == -1
 
 
-def test_times_never_sink_when_the_clock_is_set_back() -> None:
-    """A search by time relies on it, and the closed ledger's record says the first and the last."""
+def test_r1_closing_tells_times_that_never_sink() -> None:
+    """R1: though the clock is set back. A search by time relies on it, and the closed ledger's record says the first and the last."""
     cluster = Cluster()
     writer = cluster.writer()
     sent = []
