@@ -126,7 +126,7 @@ def test_r1_closing_while_replacements_are_chosen_needs_none() -> None:
 
 
 def test_r1_closing_tells_times_that_never_sink() -> None:
-    """R1: though the clock is set back. A search by time relies on it, and the closed ledger's record says the first and the last."""
+    """R1: though the clock is set back. Searches by time rely on it; the closed record says the first and the last."""
     cluster = Cluster()
     writer = cluster.writer()
     sent = []
