@@ -224,7 +224,9 @@ async def test_ranges_seen_before_a_drop_are_not_told_after_it() -> None:
             told.append(await bookie.holding())
 
         async with trio.open_nursery() as nursery:
-            with bookie.server.filling.releasing(LEDGER, Release([all_of_it])):
+            release = Release([all_of_it])
+            with bookie.server.filling.releasing(LEDGER, release):
+                assert release.may_drop()
                 nursery.start_soon(ask)
                 await trio.to_thread.run_sync(storage.seen.wait, 60)
                 await bookie.server.drop(LEDGER, all_of_it)
