@@ -87,8 +87,8 @@ MUTANTS = (
             Patch(
                 LedgerWriting,
                 "_propose_ensemble",
-                "self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))",
-                "self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))\n"
+                ".with_fragment(fragment).with_gaps(gaps))",
+                ".with_fragment(fragment).with_gaps(gaps))\n"
                 "    self._change.written(self.version + 1)\n    self._settle()",
             ),
             Patch(
