@@ -54,7 +54,7 @@ def main(master: str, metastore: str, place: str, jobs: list[str]) -> None:
         for fault, log in faults.items():
             writer = numbers(spark).write.format("replog-slow").mode("append")
             writer = writer.option("metastore", metastore).option("log", log).option("txnId", fault)
-            writer = writer.option("fault", fault).option("place", place)
+            writer = writer.option("fault", fault).option("place", place).option("mergeBytes", "0")
             writer.option("victims", f"{gateway.proc.pid} {os.getpid()}").save()
             Gates(place, fault).wait_for("lost")  # an attempt that lost ends with its executor, when this leaves
 

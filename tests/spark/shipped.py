@@ -41,7 +41,8 @@ def main(archive: str, executors_path: str, metastore: str, log: str) -> None:
     frame = spark.range(0, 3, 1, 1).selectExpr("cast(cast(id as string) as binary) as value")
     frame.foreachPartition(replog.spark.foreach_partition_writer(metastore, f"{log}-{{partition}}"))
     spark.dataSource.register(replog.spark.ReplogDataSource)
-    frame.write.format("replog").mode("append").option("metastore", metastore).option("log", log).save()
+    writer = frame.write.format("replog").mode("append").option("metastore", metastore).option("log", log)
+    writer.option("mergeBytes", "0").save()  # so that the executor needs bookies, too
     read = spark.read.format("replog").option("metastore", metastore).option("log", log).load()
     print(json.dumps([bytes(row.value).decode() for row in read.collect()]), flush=True)
     spark.stop()

@@ -300,7 +300,7 @@ def test_small_outputs_are_one_ledger_between_large_ones(spark_bookies: Bookies,
     parts = []
     for partition, payloads in rows.items():
         attempt = Attempt(spark_log, "job", partition, 7)
-        parts.append(write_partition(options, BINARY, attempt, batches(payloads), 10))
+        parts.append(write_partition(options, BINARY, attempt, batches(payloads), 110))
     assert [each.ledger_id is None for each in parts] == [True, True, False, True, True]
     assert [each.rows for each in parts] == [1, 2, 1, 0, 1]
     job = Job("job", (), ("txn:merged", 1), outputs=outputs_of(parts))

@@ -39,6 +39,7 @@ def expected(rows: int = ROWS) -> list[bytes]:
 
 def writing(frame: DataFrame, bookies: Bookies, log: str, **options: str) -> DataFrameWriter:
     writer = frame.write.format("replog").mode("append").option("metastore", bookies.metastore).option("log", log)
+    writer = writer.option("mergeBytes", "0")  # so that tasks have ledgers, which may be left
     for name, value in options.items():
         writer = writer.option(name, value)
     return writer

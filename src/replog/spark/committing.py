@@ -6,6 +6,10 @@ Rules:
   forget one. A commit of such a job that is called again finds the job's ledgers in the log.
 - It is never guessed whether a job's ledgers may be deleted: an abort after a commit whose answer was lost finds the job in the
   log's record, and deletes nothing. A job that was given up is first marked so in that record; no commit of it succeeds then.
+- What tasks have sent is written by the commit, so a job that is given up may have no ledger yet that could be marked. Hence a
+  batch job is registered before its tasks. Giving it up forgets that first, and then looks for its ledgers; a commit writes its
+  ledger first, and then looks whether the job is still registered. So one of both sees the other. A batch of a stream needs none
+  of it: a later try has the same transaction.
 - If old ledgers cannot be swept after a commit, that is a warning, and the commit has succeeded.
 """
 
@@ -47,7 +51,9 @@ class Job:
     ledger_ids: tuple[int, ...]
     transaction: tuple[str, int] | None
     counts_empty: bool = False
-    outputs: tuple[int | tuple[bytes, ...], ...] = ()  # instead of `ledger_ids`: also entries that the driver writes
+    # Instead of `ledger_ids`: also entries that the driver writes.
+    outputs: tuple[int | tuple[bytes, ...], ...] = attrs.field(default=(), repr=False)
+    is_begun: bool = False  # `begin_job` has registered it
 
 
 def streamed_transaction(query_id: str, batch_id: int) -> tuple[str, int]:
@@ -61,18 +67,34 @@ def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
 
     The log's leader is deposed by it, and may lead again at once. Raises `ReplogError`: the job is visible as a whole
     or not at all, and stays so; committing it again is safe."""
-    if not job.ledger_ids and not job.outputs and not job.counts_empty:
+    is_empty = not job.ledger_ids and not job.outputs
+    if is_empty and not job.counts_empty and not job.is_begun:
         # Nothing becomes visible, however often it is repeated: no reason to depose the log's leader.
         return True
 
     async def commit(client: replog.Client) -> bool:
-        is_new = await append_job(client, options, values, job)
+        is_new = is_empty and not job.counts_empty
         if not is_new:
-            await _tidy(client, options, job.name)  # everything that this try wrote
-        await _tidy(client, options, None)
+            is_new = await append_job(client, options, values, job)
+        if not is_new or (is_empty and job.is_begun):
+            # All that this try wrote; of a job without rows, that it has begun.
+            await _tidy(client, options, job.name)
+        if not is_empty or job.counts_empty:
+            await _tidy(client, options, None)
         return is_new
 
     return options.run(commit)
+
+
+def begin_job(options: SparkOptions, values: ValueSchema, job: str) -> None:
+    """As `check_log`; and registers the job, if tasks may send what they have to the commit. Blocks. Raises as that does."""
+
+    async def begin(client: replog.Client) -> None:
+        await _check_log(client, options, values)
+        if options.merge_bytes:
+            await client._ledgers.jobs.begin(options.log, job)
+
+    options.run(begin)
 
 
 def check_log(options: SparkOptions, values: ValueSchema) -> None:
@@ -144,7 +166,8 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
 
 
 async def _with_merged(client: replog.Client, options: SparkOptions, job: Job) -> Job:
-    """The same with ledgers only: writes the entries that tasks have sent. What a failed try wrote is swept with the job."""
+    """The same with ledgers only: writes the entries that tasks have sent. What a failed try wrote is swept with the job.
+    Raises `JobAbandonedError` if the job has ended before that."""
     ledger_ids = []
     for output in job.outputs:
         if isinstance(output, int):
@@ -155,6 +178,11 @@ async def _with_merged(client: replog.Client, options: SparkOptions, job: Job) -
             for first in range(0, len(output), _MERGED_TOGETHER):
                 await writer.extend(output[first : first + _MERGED_TOGETHER])
         ledger_ids.append(writer.ledger_id)
+    if job.is_begun and not await client._ledgers.jobs.has_begun(options.log, job.name):
+        problem = (
+            "it has ended: it was given up before this commit, or was committed by another call; nothing was changed"
+        )
+        raise JobAbandonedError(options.log, f"job {job.name}: {problem}", job.name, None)
     return attrs.evolve(job, ledger_ids=tuple(ledger_ids), outputs=())
 
 

@@ -107,8 +107,9 @@ class SparkOptions(Checked):
         0, "Of one `txn_id` the log takes ascending numbers only, each once.", at_least(0, (1 << 63) - 1)
     )
     merge_bytes: int = option(
-        0,
-        "A task whose entries have at most so many bytes sends them to the driver, which writes one ledger for all of them.",
+        256 << 10,
+        "A task whose entries have at most so many bytes sends them to the driver, which writes one ledger for all of them. 0: "
+        "each task writes its own.",
         at_least(0, 1 << 20),
     )
     commit_timeout_s: float = option(

@@ -7,6 +7,8 @@ Rules:
   custom metadata says whose it was, so it is found and swept. An attempt that fails while it can still act deletes it itself.
 - A writer is pickled: into the tasks, and for a batch job also into the process that commits. For a stream that process makes
   a writer of its own. So everything that a commit must know is in the messages.
+- A task whose entries are small writes nothing: its message has them, and the driver writes one ledger for all such tasks next to
+  each other. What all tasks of a job send together is bounded, though no task knows how many there are (`small_bytes`).
 - A *job* is one try at writing one thing, and no name is ever used twice: it can be given up for good.
 """
 
@@ -27,7 +29,7 @@ from pyspark.sql.types import StructType
 import replog
 from replog.errors import AddTimeoutError, ConfigError, MetastoreError, NotEnoughBookiesError, ReplogError
 from replog.runtime.nursery import open_service_nursery
-from replog.spark.committing import Job, abort_job, check_log, commit_job, streamed_transaction
+from replog.spark.committing import Job, abort_job, begin_job, commit_job, streamed_transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
 
@@ -38,6 +40,8 @@ _QUERY_ID = "sql.streaming.queryId"  # names of Spark's local properties: only t
 _BATCH_ID = "streaming.sql.batchId"
 _FORGET_S = 5.0
 _BATCHES_WAITING = 1  # encoded, behind the one that is being appended: bounds what a task holds
+_MERGED_FULLY = 256  # tasks, the first ones of a job
+_ENTRY_BYTES = 48  # that an entry takes in a driver's memory beside its value: there may be many empty ones
 
 
 @attrs.frozen
@@ -50,7 +54,8 @@ class WrittenPartition(WriterCommitMessage):
     ledger_id: int | None
     rows: int
     query_id: str = ""
-    payloads: tuple[bytes, ...] = ()  # of few rows, instead of a ledger: the driver writes them
+    # Of few rows, instead of a ledger: the driver writes them. They are the user's, and belong in no error's text.
+    payloads: tuple[bytes, ...] = attrs.field(default=(), repr=False)
 
 
 @attrs.frozen
@@ -91,7 +96,7 @@ class JobWriter(DataSourceArrowWriter):
 
     def check(self) -> None:
         """On the driver, before there is any task. Raises `SchemaMismatchError`, and what `replog.connect` raises."""
-        check_log(self._options, self._values)
+        begin_job(self._options, self._values, self._job)
 
     def write(self, iterator: Iterator[RecordBatch]) -> WrittenPartition:
         """In a task: writes a ledger. Raises `ReplogError`; then no ledger of this attempt ever becomes a log's."""
@@ -104,7 +109,8 @@ class JobWriter(DataSourceArrowWriter):
         written = _written(messages)
         transaction = self._options.transaction()
         outputs = outputs_of(written)
-        job = Job(self._job, (), transaction, counts_empty=transaction is not None, outputs=outputs)
+        is_begun = self._options.merge_bytes > 0
+        job = Job(self._job, (), transaction, counts_empty=transaction is not None, outputs=outputs, is_begun=is_begun)
         commit_job(self._options, self._values, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -184,7 +190,8 @@ def write_partition(
     merge_bytes: int = 0,
 ) -> WrittenPartition:
     """Writes these rows to a ledger of this attempt's, and closes it. A partition without rows makes no ledger, and needs no
-    bookie; nor does one whose entries have at most `merge_bytes`, which the message has. Blocks, in a trio run of its own.
+    bookie; nor does one whose entries are small by `merge_bytes` (`small_bytes`), which the message has. Blocks, in a trio run
+    of its own.
 
     Raises `ReplogError`, or what `batches` raises; then the ledger is deleted, as far as that can be done in some seconds.
     Nothing of it becomes visible in any case."""
@@ -194,12 +201,20 @@ def write_partition(
     if first is None:
         return WrittenPartition(attempt.job, attempt.partition, None, 0, attempt.query_id)
     rows = _Rows(ValueEncoder(values, options.log), itertools.chain([first], filled))
-    small = rows.all_within(merge_bytes) if merge_bytes else None
+    allowed_bytes = small_bytes(merge_bytes, attempt.partition)
+    small = rows.all_within(allowed_bytes) if allowed_bytes else None
     if small is not None:
         return WrittenPartition(attempt.job, attempt.partition, None, rows.count, attempt.query_id, small)
     with told_what_is_needed(attempt):
         ledger_id = options.run(lambda client: write_ledger(client, options, attempt, rows))
     return WrittenPartition(attempt.job, attempt.partition, ledger_id, rows.count, attempt.query_id)
+
+
+def small_bytes(merge_bytes: int, partition: int) -> int:
+    """How many bytes this task may send to the driver: `merge_bytes`, and less behind the first 256 tasks, so that all tasks of a
+    job, however many there are, send at most 512 times `merge_bytes`."""
+    # The sum of 1/n² over all n > 256 is less than 1/256: those behind the first 256 send no more than these do.
+    return merge_bytes * _MERGED_FULLY**2 // max(_MERGED_FULLY, partition + 1) ** 2
 
 
 @contextmanager
@@ -234,11 +249,12 @@ class _Rows:
         self._ready: list[list[bytes]] = []  # encoded, and not given out
 
     def all_within(self, size_bytes: int) -> tuple[bytes, ...] | None:
-        """All entries, if they have no more than these bytes; else None, and they are given out as without this. Blocks."""
+        """All entries, if they take no more than these bytes of memory; else None, and they are given out as without this.
+        Blocks."""
         ready: list[list[bytes]] = []
         while (payloads := self.next_payloads()) is not None:
             ready.append(payloads)
-            size_bytes -= sum(map(len, payloads))
+            size_bytes -= sum(map(len, payloads)) + _ENTRY_BYTES * len(payloads)
             if size_bytes < 0:
                 self._ready = ready
                 return None
