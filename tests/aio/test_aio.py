@@ -9,6 +9,7 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ async def test_a_log_is_written_read_rolled_trimmed_and_deleted(tmp_path: Path) 
                 records = await all_of(reader)
             assert [record.data for record in records] == [b"two", b"three", b"four", b"five", b"six"]
             assert records[-1].position == start
+            async with client.read_log("log", since=timedelta(hours=1)) as reader:
+                assert (await reader.receive()).data == b"one"
             async with client.read_log("log") as reader:
                 batch = await anext(aiter(reader.batches()))
                 assert batch.payloads()[0] == b"one"

@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,10 @@ def test_a_log_is_written_read_rolled_trimmed_and_deleted(client: replog.blockin
             records = list(reader)
         assert [record.data for record in records] == [b"two", b"three", b"four", b"five", b"six"]
         assert records[-1].position == start
+        with client.read_log("log", since=timedelta(hours=1)) as reader:
+            assert reader.receive().data == b"one"
+        with pytest.raises(replog.ConfigError, match="no time zone"), client.read_log("log", since=datetime.now()):
+            pass
         with client.read_log("log") as reader:
             assert next(reader.batches()).payloads()[0] == b"one"
         assert client.trim_log("log", before=start) == start

@@ -134,6 +134,8 @@ def test_more_is_appended_than_may_be_in_flight(
         (["append", "log", "--digest", "md5"], "there are crc32c and hmac-sha256"),
         (["append", "bad\nname", "x"], "cannot be the name of a log"),
         (["read", "log", "--after", "seventeen"], "invalid position"),
+        (["read", "log", "--since", "yesterday"], "is not a time: write how long ago"),
+        (["read", "log", "--since", "2026-11-23T08:00"], "has no time zone: write it as 2026-11-23T08:00:00Z"),
         (["read", "log", "--json", "--null"], "--json includes everything"),
         (["read", "log", "--option", "x"], "name=value"),
         (["trim", "log", "--before", "17"], "invalid position"),
@@ -181,6 +183,11 @@ def test_a_log_is_read(replog_log: Run, tmp_path: Path) -> None:
     assert replog_log("read", "log", "--after", "3:2")[1] == ""
     status, _, errors = replog_log("read", "log", "--after", "9:0")
     assert (status, "is not a position of log 'log': its last segment is 3" in errors) == (2, True)
+    assert replog_log("read", "log", "--since", "1h", "--limit", "1")[1] == "one\n"
+    assert replog_log("read", "log", "--since", "2020-01-01T00:00:00+02:00", "--limit", "1")[1] == "one\n"
+    assert replog_log("read", "log", "--since", "2120-01-01T00:00Z")[1] == ""
+    status, _, errors = replog_log("read", "log", "--since", "1h", "--after", "1:1")
+    assert (status, "exclude each other" in errors) == (2, True)
     status, output, errors = replog_log("read", "another")
     assert (status, output, "there is no such log" in errors) == (1, "", True)
     _, output, _ = replog_log("read", "log", "--json", "--after", "1:2", "--limit", "2")

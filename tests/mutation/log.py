@@ -12,6 +12,7 @@ _FIRST = {
     ),
     "log/log_driver.py": ("tests/log/test_pages.py", "tests/log/test_sweeping.py", "tests/log/test_writer.py"),
     "log/log_records.py": ("tests/log/test_pages.py",),
+    "log/since.py": ("tests/log/test_since.py",),
     "log/sweeping.py": ("tests/log/test_sweeping.py",),
     "log/log_writer.py": (
         "tests/log/test_fenced_positions.py",
@@ -182,6 +183,22 @@ MUTANTS = (
         "self._position, self._record = Position(segment.number, batch.last_entry_id), None",
         "self._record = None",
         "who reads batches resumes from the beginning",
+    ),
+    _mutant(
+        "search-by-time-halves-too-far",
+        "L6",
+        "log/since.py",
+        "                high = middle\n",
+        "                high = middle - 1\n",
+        "an entry that was sent since the time is skipped",
+    ),
+    _mutant(
+        "search-by-time-trusts-other-clocks",
+        "L6",
+        "log/since.py",
+        "        for segment in segments:\n",
+        "        for segment in segments[-2:]:\n",
+        "entries of a leader whose clock was ahead of its successors' are skipped",
     ),
     _mutant(
         "grace-is-ignored",

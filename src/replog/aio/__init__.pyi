@@ -1,6 +1,7 @@
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Concatenate, Generic, TypeVar
 
@@ -300,11 +301,20 @@ class Client:
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for
         its turn again."""
     def read_log(
-        self, name: str, *, after: Position | str | None = None, follow: bool = False, password: bytes = b""
+        self,
+        name: str,
+        *,
+        after: Position | str | None = None,
+        since: datetime | timedelta | None = None,
+        follow: bool = False,
+        password: bytes = b"",
     ) -> Opening[LogReader]:
         """A reader of a log, as a context manager: from the beginning or `after` a position; with `follow` it waits for more.
 
-        Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
+        `since` a time, or since so long ago, all entries come that were sent then or later, by their writers' clocks, and maybe
+        some earlier ones. Finding the place reads one entry for each halving of a ledger. Raises `LogNotFoundError` (with
+        `follow` it waits for the log instead), `TrimmedError`, `PositionError`; `ConfigError` for a time without a zone, or
+        `after` and `since` together; with `since`, also `EntryUnreadableError` (retry: yes)."""
     async def append_ledgers(
         self,
         name: str,
@@ -565,7 +575,7 @@ class LogReader:
     @property
     def position(self) -> Position | None:
         """The position of the last record that was returned: read on after it. Before the first, the `after` it was opened
-        with."""
+        with; of one that was opened with `since`, the place that was found."""
     async def receive(self) -> Record:
         """The next record. Raises `trio.EndOfChannel` at the end, unless it follows; otherwise as iterating does."""
     def batches(self) -> AsyncIterator[RecordBatch]:

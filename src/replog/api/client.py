@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 
 import trio
 
@@ -22,7 +23,7 @@ from replog.client.rebalancing import Rebalancer, RebalanceReport
 from replog.client.repair import Repairer
 from replog.client.repair_progress import ReportProgress
 from replog.config import check_number, check_types
-from replog.errors import StorageError
+from replog.errors import ConfigError, StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
 from replog.log.cursor_catalog import CursorCatalog
@@ -30,6 +31,7 @@ from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
 from replog.log.log_records import LogRecords
 from replog.log.log_writer import LogWriter
+from replog.log.since import reader_since, time_ns_of
 from replog.log.takeover import lead, taking_over
 from replog.machine import LogOptions, MachineOptions, RunningMachine, State, run_machine, surroundings_of
 from replog.protocol.digest import DigestType
@@ -223,18 +225,36 @@ class Client(LedgerVerbs, CursorVerbs):
 
     @asynccontextmanager
     async def read_log(
-        self, name: str, *, after: Position | str | None = None, follow: bool = False, password: bytes = b""
+        self,
+        name: str,
+        *,
+        after: Position | str | None = None,
+        since: datetime | timedelta | None = None,
+        follow: bool = False,
+        password: bytes = b"",
     ) -> AsyncIterator[LogReader]:
         """A reader of a log, as a context manager: from the beginning or `after` a position; with `follow` it waits for more.
 
-        Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
+        `since` a time, or since so long ago, all entries come that were sent then or later, by their writers' clocks, and maybe
+        some earlier ones. Finding the place reads one entry for each halving of a ledger. Raises `LogNotFoundError` (with
+        `follow` it waits for the log instead), `TrimmedError`, `PositionError`; `ConfigError` for a time without a zone, or
+        `after` and `since` together; with `since`, also `EntryUnreadableError` (retry: yes)."""
         position = None if after is None else Position.parse(after)
+        if since is not None and position is not None:
+            raise ConfigError(
+                f"after={after!r} and since={since!r} exclude each other: leave one out; nothing was read"
+            )
         # Refused here: with `follow` a log that does not exist is waited for, so
         # an impossible name would wait for ever.
         log_key_path(name)
         check_password(password)
-        reader = LogReader(name, self._ledgers, self._logs, password, position, follow)
-        await reader.start()
+        known = self._ledgers, self._logs, password
+        if since is None:
+            reader = LogReader(name, *known, position, follow)
+            await reader.start()
+        else:
+            time_ns = time_ns_of(since, self._ledgers.chance.time_ns())
+            reader = await reader_since(name, time_ns, *known, follow=follow)
         async with reader:
             yield reader
 

@@ -9,6 +9,7 @@ from collections.abc import (
 from contextlib import (
     AbstractContextManager,
 )
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Concatenate, Generic, TypeVar
 
@@ -288,6 +289,7 @@ class Client:
         name: str,
         *,
         after: Position | str | None = None,
+        since: datetime | timedelta | None = None,
         follow: bool = False,
         password: bytes = b"",
         timeout_s: float | None = None,
@@ -295,7 +297,10 @@ class Client:
         """A reader of a log, as a context: from the beginning or `after` a position; with `follow` it waits for more, for
         `timeout_s` at a time.
 
-        Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
+        `since` a time, or since so long ago, all entries come that were sent then or later, by their writers' clocks, and maybe
+        some earlier ones. Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`,
+        `PositionError`; `ConfigError` for a time without a zone, or `after` and `since` together; with `since`, also
+        `EntryUnreadableError` (retry: yes)."""
     def append_ledgers(
         self,
         name: str,
@@ -562,7 +567,7 @@ class LogReader:
     @property
     def position(self) -> Position | None:
         """The position of the last record that was returned: read on after it. Before the first, the `after` it was opened
-        with."""
+        with; of one that was opened with `since`, the place that was found."""
     def receive(self) -> Record:
         """The next record. Raises `trio.EndOfChannel` at the end, unless it follows; otherwise as iterating does."""
     def batches(self) -> Iterator[RecordBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from datetime import datetime, timedelta
 
 from replog import api
 from replog.blocking.contexts import Opened, Opening
@@ -32,6 +33,7 @@ class Client(Opened):
         name: str,
         *,
         after: Position | str | None = None,
+        since: datetime | timedelta | None = None,
         follow: bool = False,
         password: bytes = b"",
         timeout_s: float | None = None,
@@ -39,13 +41,18 @@ class Client(Opened):
         """A reader of a log, as a context: from the beginning or `after` a position; with `follow` it waits for more, for
         `timeout_s` at a time.
 
-        Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
+        `since` a time, or since so long ago, all entries come that were sent then or later, by their writers' clocks, and maybe
+        some earlier ones. Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`,
+        `PositionError`; `ConfigError` for a time without a zone, or `after` and `since` together; with `since`, also
+        `EntryUnreadableError` (retry: yes)."""
         inner, portal = self._inner, self._way
 
         @contextmanager
         def enter(is_of_process: bool) -> Iterator[LogReader]:
             def make() -> AbstractAsyncContextManager[TrioLogReader]:
-                return inner.read_log(name, after=after, follow=follow, password=password)  # type: ignore[no-any-return]
+                return inner.read_log(  # type: ignore[no-any-return]
+                    name, after=after, since=since, follow=follow, password=password
+                )
 
             with portal.opened(make, is_of_process=is_of_process) as reader:
                 yield LogReader(portal, reader, timeout_s)

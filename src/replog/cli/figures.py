@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from replog.errors import ConfigError
 
@@ -53,6 +54,26 @@ def parse_duration_s(text: str) -> float:
     if match is None or unit_s is None:
         raise ConfigError(f"{text!r} is not a duration: write it as 90s, 15m, 12h or 2d")
     return float(match[1]) * unit_s
+
+
+def parse_since(text: str) -> datetime | timedelta:
+    """Read how long ago (90s, 2h, 7d), or a time in ISO 8601 with a time zone. Raises `ConfigError`."""
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        pass
+    else:
+        if time.utcoffset() is None:
+            raise ConfigError(
+                f"{text!r} has no time zone: write it as {time.isoformat()}Z, or with +02:00 in place of Z"
+            )
+        return time
+    try:
+        return timedelta(seconds=parse_duration_s(text))
+    except (ConfigError, OverflowError):
+        raise ConfigError(
+            f"{text!r} is not a time: write how long ago it was, as 90s, 15m, 12h or 2d, or 2026-11-23T08:00:00Z"
+        ) from None
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

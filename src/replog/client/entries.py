@@ -93,8 +93,13 @@ class EntryBatch:
 
     def __iter__(self) -> Iterator[Entry]:
         entry_ids = range(self.first_entry_id, self.last_entry_id + 1)
-        timestamps_ns = itertools.cycle([part.batch.timestamp_ns for part in self._parts()])
-        return map(Entry, entry_ids, self.payloads(), timestamps_ns)
+        return map(Entry, entry_ids, self.payloads(), self.timestamps_ns())
+
+    def timestamps_ns(self) -> Iterator[int]:
+        """When each entry was sent, in order; as `timestamp_ns`. Does not end."""
+        if len(self._batches) == 1:
+            return itertools.repeat(self._batches[0].timestamp_ns)
+        return itertools.cycle([part.batch.timestamp_ns for part in self._parts()])
 
     def _parts(self) -> list[_Part]:
         """The part of each stored batch that belongs to these entries.

@@ -80,7 +80,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     @property
     def position(self) -> Position | None:
         """The position of the last record that was returned: read on after it. Before the first, the `after` it was opened
-        with."""
+        with; of one that was opened with `since`, the place that was found."""
         return self._position if self._record is None else self._record.position
 
     async def __anext__(self) -> Record:

@@ -94,16 +94,6 @@ class LogRecords:
         await for_each(read, numbers, _PAGES_AT_ONCE)
         return pages
 
-    async def first_since(self, name: str, time_ns: int) -> Segment | None:
-        """The first segment that may hold an entry that was sent at this time (ns since the epoch) or later; None if there is
-        none. One of which the record does not say it may: the caller looks into its ledger. Bookies are not asked. Raises as
-        `segments`."""
-        # Not by halving: segments have different writers, and their clocks need not agree.
-        for segment in await self.segments(name):
-            if segment.contents is None or segment.contents.may_be_sent_since(time_ns):
-                return segment
-        return None
-
     async def after_missing(self, head: LogMetadata, segment_number: int) -> LogMetadata:
         """Rereads a log's record after a segment was not found in its page. Raises `MetastoreCorruptError` if the segment was not
         trimmed meanwhile."""

@@ -72,7 +72,7 @@ class RecordBatch:
 
     def __iter__(self) -> Iterator[Record]:
         entries = range(self._batch.first_entry_id, self._batch.last_entry_id + 1)
-        return map(Record, repeat(self.segment), entries, self._batch.payloads(), repeat(self._batch.timestamp_ns))
+        return map(Record, repeat(self.segment), entries, self._batch.payloads(), self._batch.timestamps_ns())
 
 
 class Positions(Sequence[Position]):

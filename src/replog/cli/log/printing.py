@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import trio
@@ -12,6 +13,7 @@ import typer
 from replog.api import Client
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.entries import Delimiter, LengthPrefixed, Null, Shown, shown
+from replog.cli.figures import parse_since
 from replog.cli.ledger.facts import last_entry_of
 from replog.cli.output import AsJSON, standard_output, watched
 from replog.cli.streams import wait_output_closed, write_output
@@ -34,6 +36,10 @@ def read(
     after: Annotated[
         str | None, typer.Option(metavar="POSITION", help="Begin after this one, which looks like 17:42.")
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Begin so long ago (90s, 2h, 7d), or then (2026-11-23T08:00:00Z)."),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many entries.")] = None,
     delimiter: Delimiter = None,
     null: Null = False,
@@ -43,17 +49,27 @@ def read(
 ) -> None:
     """Write a log's entries to standard output, each followed by a newline, up to the last that is known to be confirmed.
 
-    Disturbs no writer. --json writes a line for each: position, timestamp, size and data.
+    With --since some earlier entries may come, and none is left out. Disturbs no writer.
+
+    --json writes a line for each: position, timestamp, size and data.
     """
     how = shown(delimiter, null, length_prefixed, positions=positions, for_programs=for_programs)
     start = None if after is None else Position.parse(after)
-    run(_read, connection, name, start, limit, how)
+    time = None if since is None else parse_since(since)
+    run(_read, connection, name, start, time, limit, how)
 
 
-async def _read(connection: Connection, name: str, after: Position | None, limit: int | None, how: Shown) -> None:
+async def _read(
+    connection: Connection,
+    name: str,
+    after: Position | None,
+    since: datetime | timedelta | None,
+    limit: int | None,
+    how: Shown,
+) -> None:
     async with (
         client_from(connection) as client,
-        client.read_log(name, after=after, password=connection.password()) as reader,
+        client.read_log(name, after=after, since=since, password=connection.password()) as reader,
     ):
         await copy(reader, limit, how)
 
