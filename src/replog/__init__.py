@@ -65,6 +65,7 @@ from replog.errors import (
 from replog.log.appending import AppendedLedgers
 from replog.log.cursor import Cursor
 from replog.log.log_reader import LogReader
+from replog.log.log_summaries import CursorLag, LogSummary
 from replog.log.log_writer import LogWriter
 from replog.log.record_batches import Record, RecordBatch
 from replog.machine import (
@@ -101,6 +102,7 @@ __all__ = [
     "CommandTimeoutError",
     "ConfigError",
     "Cursor",
+    "CursorLag",
     "CursorLostError",
     "CursorNotFoundError",
     "CursorRecord",
@@ -127,6 +129,7 @@ __all__ = [
     "LogMetadata",
     "LogNotFoundError",
     "LogReader",
+    "LogSummary",
     "LogWriter",
     "MachineError",
     "MachineOptions",

@@ -442,6 +442,7 @@ async def test_commit_of_a_cursor_covers_only_what_was_returned(tmp_path: Path) 
                 raise AssertionError("all three are in one batch")
             await cursor.commit()
             assert str(cursor.begins_at) == "1:1"
+            assert (await cursor.lag()).entries == (await client.log_summary("log")).lags["billing"].entries
         async with client.cursor("log", "billing", follow=True) as cursor:
             await cursor.receive()
             await cursor.receive()

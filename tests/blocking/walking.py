@@ -48,6 +48,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "ledger_metadata": (1,),
     "log_metadata": ("log",),
     "log_segments": ("log",),
+    "log_summary": ("log",),
     "move_cursor": ("log", "absent"),
     "open_ledger": (1,),
     "push": (b"entry",),

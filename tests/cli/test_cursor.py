@@ -30,8 +30,14 @@ def test_cursors_are_listed_shown_moved_and_deleted(capfd: pytest.CaptureFixture
     status, output, _ = cursor_command("cursor", "list", "log", "--json")
     (found,) = json.loads(output)["cursors"]
     assert (status, found["cursor"], found["begins_at"], found["term"]) == (0, "billing", "1:1", 1)
-    assert "billing" in cursor_command("cursor", "list", "log")[1]
-    assert "begins at 1:1; term 1" in cursor_command("cursor", "show", "log", "billing")[1]
+    assert (found["lag_entries"], found["lag_bytes"]) == (2, 8)
+    assert 0 <= found["lag_s"] < 600
+    headings, line, *_ = cursor_command("cursor", "list", "log")[1].splitlines()
+    assert "entries left" in headings
+    assert line.split()[:5] == ["billing", "1:1", "2", "8", "B"]
+    shown = cursor_command("cursor", "show", "log", "billing")[1]
+    assert "begins at 1:1; term 1" in shown
+    assert "entries left: 2; payloads: 8 B; age of the first: " in shown
     assert cursor_command("cursor", "show", "log", "absent")[0] == 1
     status, _, errors = cursor_command("log", "trim", "log", "--before", "2:0")
     assert status == 1

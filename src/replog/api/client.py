@@ -30,6 +30,7 @@ from replog.log.cursor_catalog import CursorCatalog
 from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
 from replog.log.log_records import LogRecords
+from replog.log.log_summaries import LogSummaries, LogSummary
 from replog.log.log_writer import LogWriter
 from replog.log.since import reader_since, time_ns_of
 from replog.log.takeover import lead, taking_over
@@ -332,6 +333,15 @@ class Client(LedgerVerbs, CursorVerbs):
         One read, however long the log is; `log_segments` has all segments."""
         metadata, _ = await self._logs.get(name)
         return metadata
+
+    async def log_summary(self, name: str, *, bounded: bool = False, password: bytes = b"") -> LogSummary:
+        """What a log holds, who writes it, and how far its cursors are behind. What nobody says is None.
+
+        Reads its record and pages, its cursors, and an entry or two. With `bounded` it reads no more than 16 pages and 4 ledgers'
+        records, and what is only in others is None. Raises `LogNotFoundError`, `MetastoreError`; what bookies fail with is in
+        `problem`."""
+        check_password(password)
+        return await LogSummaries(self._ledgers, self._logs, self._cursors, password).of(name, is_bounded=bounded)
 
     async def log_segments(self, name: str, *, first: int = 1, end: int | None = None) -> list[Segment]:
         """The segments of a log, in order: which ledgers it is made of; those numbered from `first` to before `end`, if given.

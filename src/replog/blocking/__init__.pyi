@@ -35,6 +35,7 @@ from replog.errors import (
     StorageError,
 )
 from replog.log.appending import AppendedLedgers
+from replog.log.log_summaries import CursorLag, LogSummary
 from replog.log.record_batches import Positions, Record, RecordBatch
 from replog.machine.commands import State
 from replog.machine.options import MachineOptions
@@ -357,6 +358,12 @@ class Client:
         """A log's record as it is now: its numbers, and its last segments, with all that may be open. Raises `LogNotFoundError`.
 
         One read, however long the log is; `log_segments` has all segments."""
+    def log_summary(self, name: str, *, bounded: bool = False, password: bytes = b"") -> LogSummary:
+        """What a log holds, who writes it, and how far its cursors are behind. What nobody says is None.
+
+        Reads its record and pages, its cursors, and an entry or two. With `bounded` it reads no more than 16 pages and 4 ledgers'
+        records, and what is only in others is None. Raises `LogNotFoundError`, `MetastoreError`; what bookies fail with is in
+        `problem`."""
     def log_segments(self, name: str, *, first: int = 1, end: int | None = None) -> list[Segment]:
         """The segments of a log, in order: which ledgers it is made of; those numbered from `first` to before `end`, if given.
         Numbers that were trimmed away, or are not there yet, are left out.
@@ -603,6 +610,9 @@ class Cursor:
     @property
     def begins_at(self) -> Position:
         """The first position that is not committed, durably: where the next worker begins."""
+    def lag(self) -> CursorLag:
+        """How much of the log is behind the last commit. What bookies can't say now is None. Raises `LogNotFoundError`,
+        `MetastoreError`."""
     def receive(self) -> Record:
         """The next record. Raises `trio.EndOfChannel` at the end, unless it follows; otherwise as iterating does."""
     def batches(self) -> Iterator[RecordBatch]:
@@ -616,12 +626,15 @@ class Cursor:
         """Makes durable that all records up to the last one that was returned, or up to `position`, are done with.
 
         Returns once it is written; commits of many tasks share one write. Raises `CursorLostError` (see there);
-        `MetastoreError`: then it is written or not, and committing again is harmless, as it is after a cancellation."""
+        `PositionError` if the log is not known to have that position, and `NotEnoughBookiesError` if no bookie can say whether it
+        has: then nothing was committed; `MetastoreError`: then it is written or not, and committing again is harmless, as it is
+        after a cancellation."""
     def commit_nowait(self, position: Position | str | None = None) -> None:
         """As `commit`, but returns at once: it is written soon, together with all that come within a tenth of a second, and at
         the latest when the cursor's block is left without error. Thousands a second cost the metastore a few writes.
 
-        Raises `CursorLostError` once that is known; then what was noted since the last write is not written."""
+        Raises `CursorLostError` once that is known; then what was noted since the last write is not written. `PositionError` for
+        a position behind the last record that was returned: only `commit` can find out whether the log has it."""
     def flush(self) -> None:
         """Writes what was noted and is not written yet. Raises as `commit` does, but a loss that was raised before only once."""
     def close(self) -> None:

@@ -105,6 +105,7 @@ class _Queries:
         self._heard_from = 0  # the bookies that were heard in this round, by index, as a bit mask
         self._settled = 0  # those that are not asked again in this round, because they answered or can't be asked
         self._polling: set[tuple[int, str]] = set()  # index and bookie where a long poll waits: one at each
+        self.has_answer = False  # of a bookie, in this round
 
     async def poll(self, known: int, question_s: float, patience_s: float) -> None:
         """One round. With `question_s` it ends when more than `known` is confirmed; otherwise when enough bookies answered."""
@@ -112,6 +113,7 @@ class _Queries:
         await self._connections.connect_most(self._state.machine.metadata.last_fragment.ensemble, connecting_s)
         self._round += 1
         self._heard_from = self._settled = 0
+        self.has_answer = False
         ends_at_s = trio.current_time() + question_s
         with trio.move_on_after(patience_s):
             while True:
@@ -173,6 +175,7 @@ class _Queries:
             except RemoteProtocolError as error:
                 answer = BookieAnswerError(asked.bookie_id, str(error))
             else:
+                self.has_answer |= is_current
                 self._state.machine.last_add_confirmed_answered(confirmed, answer.batches)
                 self._drive()
                 # Of what this reader can't use yet, the same answer would come again and again.
@@ -224,7 +227,7 @@ class LedgerScan:
         read_order = partial(self._context.placing.read_order, self._random)
         return LedgerReading(metadata, self._digest, first_entry_id, read_order)
 
-    async def _poll(self, known: int, question_s: float, patience_s: float) -> None:
+    async def _poll(self, known: int, question_s: float, patience_s: float) -> bool:
         if self._queries is None:
             connections = self._context.connections
             self._queries = _Queries(
@@ -232,6 +235,7 @@ class LedgerScan:
             )
         await self._queries.poll(known, question_s, patience_s)
         self._check()
+        return self._queries.has_answer
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -250,25 +254,27 @@ class LedgerScan:
 
     # -- how far the ledger is confirmed -----------------------------------------------------------------------------------
 
-    async def refresh(self, wait_s: float = 0.0) -> None:
+    async def refresh(self, wait_s: float = 0.0) -> bool:
         """Finds out how far the ledger is confirmed: rereads its record, and asks the bookies of its last fragment.
 
-        With `wait_s`, waits up to that long, and returns as soon as more is confirmed. Raises `MetastoreError`,
-        `LedgerNotFoundError`, `UnauthorizedError`. If cancelled, nothing is lost."""
+        Returns False if no bookie answered: then `last_readable` may be far behind. With `wait_s`, waits up to that long, and
+        returns as soon as more is confirmed. Raises `MetastoreError`, `LedgerNotFoundError`, `UnauthorizedError`. If
+        cancelled, nothing is lost."""
         before = self.last_readable
         metadata, _ = await self._context.records.get(self.ledger_id)
         self.record_read(metadata)
         if metadata.state is LedgerState.CLOSED:
-            return
+            return True
         # The writer in this client knows more than any bookie, and asking it costs no message.
         term, here = self._confirmed_here(self.ledger_id)
         self._state.machine.writer_heard(term, here)
         # A writer whose term has passed may not know that yet.
         is_known = here >= 0 and term == metadata.term
         if not (self.last_readable > before if wait_s else is_known):
-            await self._poll(before, wait_s, wait_s or self._options.read_timeout_s)
+            is_known = await self._poll(before, wait_s, wait_s or self._options.read_timeout_s)
         if self._state.rereads:
             await self._reread()
+        return is_known
 
     def record_read(self, metadata: LedgerMetadata) -> None:
         """The caller has read the ledger's record."""

@@ -5,7 +5,8 @@ Rules:
 - A commit covers what iteration has *returned*, never what was fetched: a worker that dies repeats, and skips nothing.
 - One CAS is under way at a time. Commits that wait for it share the next one, which writes the newest position. So any number of
   commits costs the metastore no more than it does at once.
-- A position only rises; `Client.move_cursor` is the way back.
+- A position only rises; `Client.move_cursor` is the way back. It never rises beyond the log's end: a position that this reader
+  has not returned is looked up first.
 - Once the cursor is known to be lost, every verb raises that.
 """
 
@@ -16,9 +17,10 @@ from typing import Self
 import trio
 
 from replog.client.entries import Batches
-from replog.errors import CursorLostError, MetastoreError
+from replog.errors import CursorLostError, MetastoreError, PositionError
 from replog.log.cursor_catalog import CursorCatalog, HeldCursor
 from replog.log.log_reader import LogReader
+from replog.log.log_summaries import CursorLag, LogSummaries
 from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.model import Position
 
@@ -30,8 +32,9 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
 
     Cancelling a wait loses nothing. Raises as `LogReader` does, and `CursorLostError`."""
 
-    def __init__(self, catalog: CursorCatalog, held: HeldCursor, reader: LogReader) -> None:
+    def __init__(self, catalog: CursorCatalog, held: HeldCursor, reader: LogReader, logs: LogSummaries) -> None:
         self._catalog = catalog
+        self._logs = logs
         self._held = held
         self._reader = reader
         self._returned: Position | None = None  # the last record that was returned
@@ -67,6 +70,11 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
     def begins_at(self) -> Position:
         """The first position that is not committed, durably: where the next worker begins."""
         return self._held.record.begins_at
+
+    async def lag(self) -> CursorLag:
+        """How much of the log is behind the last commit. What bookies can't say now is None. Raises `LogNotFoundError`,
+        `MetastoreError`."""
+        return await self._logs.lag_of(self._held.record)
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
@@ -109,8 +117,14 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
         """Makes durable that all records up to the last one that was returned, or up to `position`, are done with.
 
         Returns once it is written; commits of many tasks share one write. Raises `CursorLostError` (see there);
-        `MetastoreError`: then it is written or not, and committing again is harmless, as it is after a cancellation."""
-        wanted = self._note(position)
+        `PositionError` if the log is not known to have that position, and `NotEnoughBookiesError` if no bookie can say whether it
+        has: then nothing was committed; `MetastoreError`: then it is written or not, and committing again is harmless, as it is
+        after a cancellation."""
+        given = self._returned if position is None else Position.parse(position)
+        if given is not None and not self._is_known(given):
+            self._check_held()
+            await self._logs.check_position(self.log_name, given)
+        wanted = self._note(given)
         try:
             async with self._writing:
                 await self._write(wanted)
@@ -122,13 +136,24 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
         """As `commit`, but returns at once: it is written soon, together with all that come within a tenth of a second, and at
         the latest when the cursor's block is left without error. Thousands a second cost the metastore a few writes.
 
-        Raises `CursorLostError` once that is known; then what was noted since the last write is not written."""
-        if self._note(position) > self._held.record.begins_at:
+        Raises `CursorLostError` once that is known; then what was noted since the last write is not written. `PositionError` for
+        a position behind the last record that was returned: only `commit` can find out whether the log has it."""
+        given = self._returned if position is None else Position.parse(position)
+        if given is not None and not self._is_known(given):
+            self._check_held()
+            raise PositionError(
+                f"cursor {self.name!r} of log {self.log_name!r} has not returned {given} yet; nothing was committed: "
+                "use `commit`, which looks up whether the log has it"
+            )
+        if self._note(given) > self._held.record.begins_at:
             self._is_wanted.set()
 
-    def _note(self, position: Position | str | None) -> Position:
+    def _is_known(self, position: Position) -> bool:
+        """True if the log certainly has it: it was returned, or is before what is committed or noted."""
+        return position < self._wanted or (self._returned is not None and position <= self._returned)
+
+    def _note(self, last: Position | None) -> Position:
         self._check_held()
-        last = self._returned if position is None else Position.parse(position)
         if last is not None:
             self._wanted = max(self._wanted, Position(last.segment, last.entry + 1))
         return self._wanted

@@ -63,7 +63,11 @@ class CursorCatalog:
     async def all_of(self, log_name: str) -> list[CursorRecord]:
         """The cursors of a log, by name. Raises `LogNotFoundError`, `MetastoreError`."""
         head, _ = await self._logs.get(log_name)
-        return [await self.record_of(log_name, each) for each in sorted(head.cursors, key=lambda each: each.name)]
+        return await self.records_of(head)
+
+    async def records_of(self, head: LogMetadata) -> list[CursorRecord]:
+        """The cursors that this record of a log names, by name. Raises `MetastoreError`."""
+        return [await self.record_of(head.name, each) for each in sorted(head.cursors, key=lambda each: each.name)]
 
     async def find(self, log_name: str, name: str) -> LogCursor:
         """The cursor of this name, as the log's record has it. Raises `CursorNotFoundError`, `LogNotFoundError`."""
@@ -249,7 +253,7 @@ class CursorCatalog:
 
     async def needed(self, head: LogMetadata) -> CursorRecord | None:
         """The cursor that needs most of the log with this record, at the first position that it needs; None without cursors."""
-        records = [await self.record_of(head.name, each) for each in head.cursors]
+        records = await self.records_of(head)
         if not records:
             return None
         last = min(records, key=lambda each: each.begins_at)

@@ -15,6 +15,7 @@ from replog.log.cursor import Cursor
 from replog.log.cursor_catalog import CursorCatalog, HeldCursor
 from replog.log.log_reader import LogReader
 from replog.log.log_records import LogRecords
+from replog.log.log_summaries import LogSummaries
 from replog.protocol.model import Position
 from replog.records.paths import cursor_election_key_path
 from replog.runtime.nursery import open_service_nursery
@@ -51,7 +52,7 @@ async def opened(
     async with metastore.elect(key, candidate.encode()) if options.wait else nullcontext():
         held = await catalog.acquire(log_name, name, candidate, options.start)
         reader = await _reader(held, options, ledgers, logs)
-        cursor = Cursor(catalog, held, reader)
+        cursor = Cursor(catalog, held, reader, LogSummaries(ledgers, logs, catalog, options.password))
         async with open_service_nursery() as nursery, cursor:
             nursery.start_soon(cursor.run)
             yield cursor

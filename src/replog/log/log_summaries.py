@@ -1,0 +1,277 @@
+"""What a log holds, and how far its cursors are behind: for people, metrics and alerts.
+
+Rules:
+
+- Nothing is guessed. What neither the log's record nor a bookie says is None.
+- An open ledger holds what is known to be confirmed. Its writer may have confirmed more, which the next look shows.
+- Closed segments cost no read of a ledger: the log's record says what they hold. One entry is read at the end of an open ledger,
+  and one where a cursor begins amid a ledger.
+- With bounds, a log costs the metastore a constant number of reads and one for each cursor, however long it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from replog.client.entries import EntryBatch
+from replog.client.ledgers import Ledgers
+from replog.errors import LedgerNotFoundError, MetastoreError, NotEnoughBookiesError, PositionError, ReplogError
+from replog.log.cursor_catalog import CursorCatalog
+from replog.log.log_records import LogRecords
+from replog.protocol.contents import Contents
+from replog.protocol.cursors import CursorRecord
+from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Position, Segment
+from replog.runtime.nursery import for_each
+
+_PAGES_MAX = 16  # of one log, with bounds
+_LOOKED_INTO_MAX = (
+    4  # ledgers of one log, with bounds: the last ones, of which its record may not yet say what they hold
+)
+_AT_ONCE = 8
+
+
+@attrs.frozen
+class CursorLag:
+    """What a log has behind the last commit of a cursor, as far as is known to be confirmed. None: unknown, never a guess.
+
+    `size_bytes` counts the values. `age_s` is how long ago the first of these entries was sent, by its writer's clock; it is 0 if
+    there is none."""
+
+    entries: int | None = None
+    size_bytes: int | None = None
+    age_s: float | None = None
+
+
+@attrs.frozen
+class LogSummary:
+    """What is known of a log at one moment. None: unknown, never a guess.
+
+    `end` is the position after the last entry that is known to be confirmed. `size_bytes` counts the values; the times are by the
+    writers' clocks, in ms since the epoch. `state` and `writer` are those of the last ledger: what `custom["writer"]` says.
+    `problem` says why bookies could not answer."""
+
+    metadata: LogMetadata
+    cursors: tuple[CursorRecord, ...] = ()
+    lags: Mapping[str, CursorLag] = attrs.field(factory=dict)
+    state: LedgerState | None = None
+    writer: str | None = None
+    end: Position | None = None
+    entries: int | None = None
+    size_bytes: int | None = None
+    first_sent_ms: int | None = None
+    last_sent_ms: int | None = None
+    problem: str | None = None
+
+    @property
+    def slowest_cursor(self) -> CursorRecord | None:
+        """The cursor that keeps most of the log from being trimmed; None if there are no cursors."""
+        return min(self.cursors, key=lambda each: each.begins_at, default=None)
+
+    @property
+    def droppable_segments(self) -> int | None:
+        """How many segments no cursor needs any more, so that a trim may drop them; None if there are no cursors."""
+        slowest = self.slowest_cursor
+        return None if slowest is None else max(0, slowest.begins_at.segment - self.metadata.first_segment_number)
+
+
+@attrs.frozen
+class _Held:
+    """What one segment holds. `ledger` is its record, if that was read, and `error` what its bookies failed with."""
+
+    segment: Segment
+    contents: Contents | None
+    ledger: LedgerMetadata | None = None
+    error: ReplogError | None = None
+
+
+class LogSummaries:
+    """Looks into the logs of one client, with one password."""
+
+    def __init__(self, ledgers: Ledgers, logs: LogRecords, cursors: CursorCatalog, password: bytes) -> None:
+        self._ledgers = ledgers
+        self._logs = logs
+        self._cursors = cursors
+        self._password = password
+
+    async def of(self, name: str, *, is_bounded: bool) -> LogSummary:
+        """What is known of a log. Raises `LogNotFoundError`, `MetastoreError`."""
+        head, _ = await self._logs.get(name)
+        # Before the ends: what a cursor has committed is confirmed, and the ends that are read afterwards include it.
+        cursors = await self._cursors.records_of(head)
+        first = head.first_segment_number
+        if is_bounded:
+            first = max(first, (head.page_of(head.first_listed_number) - _PAGES_MAX) * head.page_segments)
+        held = await self._holdings(head, first, _LOOKED_INTO_MAX if is_bounded else None)
+        lags: dict[str, CursorLag] = {}
+
+        async def measure(cursor: CursorRecord) -> None:
+            lags[cursor.name] = await self._lag(cursor.begins_at, held, first)
+
+        await for_each(measure, cursors, _AT_ONCE)
+        problem = next((str(each.error) for each in held if each.error is not None), None)
+        summary = LogSummary(head, tuple(cursors), lags, problem=problem)
+        return _with_totals(summary, held, is_whole=first == head.first_segment_number)
+
+    async def lag_of(self, cursor: CursorRecord) -> CursorLag:
+        """How far a cursor is behind. Raises `LogNotFoundError`, `MetastoreError`."""
+        head, _ = await self._logs.get(cursor.log_name)
+        first = max(cursor.begins_at.segment, head.first_segment_number)
+        return await self._lag(cursor.begins_at, await self._holdings(head, first, None), first)
+
+    async def check_position(self, name: str, position: Position) -> None:
+        """Raises `PositionError` if the log is not known to have had an entry there; as a reader, if bookies can't say it."""
+        head, _ = await self._logs.head(name)
+        if head is None or head.is_deleted or position.segment < head.first_segment_number:
+            return  # the commit finds out what became of the cursor
+        held = await self._holdings(head, position.segment, None, position.segment + 1)
+        if not held:
+            last = head.next_segment_number - 1
+            raise PositionError(
+                f"{position} is not a position of log {name!r}: its last segment is {last}; nothing was committed"
+            )
+        contents = held[0].contents
+        if contents is None:
+            if held[0].error is not None:
+                raise held[0].error
+            return  # trimmed meanwhile
+        if position.entry >= contents.entries:
+            known = Position(position.segment, contents.entries - 1) if contents.entries else "nothing"
+            raise PositionError(
+                f"{position} is not a position of log {name!r}: of that segment {known} is the last that is known to be "
+                "confirmed; nothing was committed"
+            )
+
+    # -- what segments hold ---------------------------------------------------------------------------------------------
+
+    async def _holdings(
+        self, head: LogMetadata, first: int, looked_into_max: int | None, end: int | None = None
+    ) -> list[_Held]:
+        """What the segments from this one on hold. The last one is looked into in any case."""
+        end = head.next_segment_number if end is None else min(end, head.next_segment_number)
+        if first >= head.first_listed_number:
+            segments = [each for each in head.segments if first <= each.number < end]
+        else:
+            segments = await self._logs.segments(head.name, first, end)
+        last = head.next_segment_number - 1
+        unknown = [each.number for each in segments if each.contents is None or each.number == last]
+        looked_into = set(unknown if looked_into_max is None else unknown[-looked_into_max:])
+        held = {each.number: _Held(each, each.contents) for each in segments}
+
+        async def look(number: int) -> None:
+            held[number] = await self._looked_into(held[number].segment)
+
+        await for_each(look, sorted(looked_into), _AT_ONCE)
+        return list(held.values())
+
+    async def _looked_into(self, segment: Segment) -> _Held:
+        ledger: LedgerMetadata | None = None
+        try:
+            ledger, _ = await self._ledgers.records.get(segment.ledger_id)
+            known = ledger.contents or segment.contents
+            if known is not None and known.is_complete:
+                return _Held(segment, known, ledger)
+            scan = self._ledgers.scan(ledger, 0, self._password)
+            if not await scan.refresh():
+                said = f"ledger {ledger.ledger_id}: none of its bookies said how far it is confirmed"
+                raise NotEnoughBookiesError(f"{said}; try again when they are back", 1, ())
+            if scan.last_readable < 0:
+                return _Held(segment, Contents(0, 0), ledger)
+            contents = Contents(scan.last_readable + 1)
+        except LedgerNotFoundError:
+            return _Held(segment, None)  # trimmed meanwhile
+        except MetastoreError:
+            raise
+        except ReplogError as error:
+            last = None if ledger is None else ledger.last_entry_id
+            return _Held(segment, None if last is None else Contents(last + 1), ledger, error)
+        return await self._with_last_entry(segment, ledger, contents)
+
+    async def _with_last_entry(self, segment: Segment, ledger: LedgerMetadata, contents: Contents) -> _Held:
+        """With the bytes and the time of the last entry, which its batch says."""
+        try:
+            batch = await self._read(ledger, contents.entries - 1)
+        except MetastoreError:
+            raise
+        except ReplogError as error:
+            return _Held(segment, contents, ledger, error)
+        sent_ms = -(-batch.timestamp_ns // 1_000_000)
+        size_bytes = None if _is_striped(ledger) else batch.ledger_bytes
+        return _Held(segment, attrs.evolve(contents, size_bytes=size_bytes, last_sent_ms=sent_ms), ledger)
+
+    async def _read(self, ledger: LedgerMetadata, entry_id: int) -> EntryBatch:
+        """The entries from this one on that are stored with it. Raises as `LedgerScan.take`."""
+        scan = self._ledgers.scan(ledger, entry_id, self._password)
+        scan.adopt(entry_id)
+        scan.want_only(entry_id, entry_id)
+        batch = await scan.take()
+        assert batch is not None, "the entry is known to be confirmed"
+        return batch
+
+    # -- how far cursors are behind -------------------------------------------------------------------------------------
+
+    async def _lag(self, begins_at: Position, held: Sequence[_Held], first: int) -> CursorLag:
+        if begins_at.segment < first:
+            return CursorLag()  # it was trimmed away there, or that is further back than was looked
+        left = [each for each in held if each.segment.number >= begins_at.segment]
+        entry = begins_at.entry if left and left[0].segment.number == begins_at.segment else 0
+        while left and left[0].contents is not None and left[0].contents.entries <= entry:
+            left, entry = left[1:], 0
+        if not left:
+            return CursorLag(0, 0, 0.0)
+        contents = [each.contents for each in left]
+        if contents[0] is None:
+            return CursorLag()
+        before_bytes, sent_ms = await self._place(left[0], entry)
+        entries = _sum(None if each is None else each.entries for each in contents)
+        size_bytes = _sum(None if each is None else each.size_bytes for each in contents)
+        age_s = None if sent_ms is None else max(0.0, (self._ledgers.chance.time_ms() - sent_ms) / 1000)
+        return CursorLag(
+            None if entries is None else entries - entry,
+            None if size_bytes is None or before_bytes is None else size_bytes - before_bytes,
+            age_s,
+        )
+
+    async def _place(self, held: _Held, entry: int) -> tuple[int | None, int | None]:
+        """How many bytes a segment has before this entry, and when the entry was sent, in ms since the epoch."""
+        assert held.contents is not None
+        if entry == 0 and held.contents.first_sent_ms is not None:
+            return 0, held.contents.first_sent_ms
+        try:
+            ledger = held.ledger
+            if ledger is None:
+                ledger, _ = await self._ledgers.records.get(held.segment.ledger_id)
+            batch = await self._read(ledger, entry)
+        except MetastoreError:
+            raise
+        except ReplogError:
+            return (None if entry else 0), None  # shown as unknown
+        before_bytes = None if _is_striped(ledger) else batch.ledger_bytes - sum(map(len, batch.payloads()))
+        return (before_bytes if entry else 0), batch.timestamp_ns // 1_000_000
+
+
+def _with_totals(summary: LogSummary, held: Sequence[_Held], *, is_whole: bool) -> LogSummary:
+    contents = [each.contents for each in held]
+    last = held[-1] if held else None
+    filled = [each for each in contents if each is None or each.entries]
+    return attrs.evolve(
+        summary,
+        state=None if last is None or last.ledger is None else last.ledger.state,
+        writer=None if last is None or last.ledger is None else last.ledger.custom.get("writer"),
+        end=None if last is None or last.contents is None else Position(last.segment.number, last.contents.entries),
+        entries=_sum(None if each is None else each.entries for each in contents) if is_whole else None,
+        size_bytes=_sum(None if each is None else each.size_bytes for each in contents) if is_whole else None,
+        first_sent_ms=filled[0].first_sent_ms if is_whole and filled and filled[0] is not None else None,
+        last_sent_ms=filled[-1].last_sent_ms if filled and filled[-1] is not None else None,
+    )
+
+
+def _is_striped(ledger: LedgerMetadata) -> bool:
+    # A stored batch then counts bytes of entries behind it, too.
+    return ledger.quorum.ensemble > ledger.quorum.write
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if None in known else sum(filter(None, known))
