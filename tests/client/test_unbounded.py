@@ -47,6 +47,15 @@ async def test_ledger_goes_on_from_term_to_term(autojump_clock: trio.testing.Moc
         assert [(each.term, each.last_entry_id) for each in world.told(LedgerTakenOver)] == [(2, 2), (3, 3)]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("before", [-1, 1.0, None])
+async def test_what_is_no_entry_is_not_trimmed_before(before: object, autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            await writer.append(b"0")
+        with pytest.raises(ConfigError, match="before="):
+            await client.trim_ledger(writer.ledger_id, before=before)  # type: ignore[arg-type]
+
+
 async def test_deposed_writer_is_told_the_term_and_what_is_unknown(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
         with pytest.raises(FencedError) as raised:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from replog.errors import ReplogError
+from replog.errors import FencedError, ReplogError
 from replog.protocol.chaining import (
+    ContinueLedger,
     CreateLedger,
     DeleteLedger,
     LogChanged,
@@ -20,8 +21,8 @@ from replog.protocol.chaining import (
     WritePage,
 )
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
-from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, PendingLedger
-from tests.protocol.driving import Cluster, Tell
+from replog.protocol.model import PAGE_SEGMENTS, LedgerState, LogMetadata, PendingLedger
+from tests.protocol.driving import Cluster, Recovery, Tell, Writer
 
 NAME = "orders"
 
@@ -33,6 +34,7 @@ class LogActor:
         self.cluster = cluster
         self.machine: Any = machine
         self.waiting: list[Any] = []
+        self.opened: dict[int, Recovery] = {}  # by ledger: its last takeover, if this client goes on with it
         self.changed: LogChanged | None = None
         self.error: ReplogError | None = None
         self.machine.start()
@@ -107,8 +109,10 @@ class LogActor:
         if isinstance(effect, CreateLedger):
             ledger_id = next(cluster.ledger_ids)
             cluster.pending[ledger_id] = PendingLedger(effect.log_name, ledger_id, effect.segment_number)
-            cluster.create_ledger(ledger_id)
+            cluster.create_ledger(ledger_id, unbounded=effect.is_unbounded)
             return lambda: machine.ledger_created(ledger_id)
+        if isinstance(effect, ContinueLedger):
+            return self._continue(effect.ledger_id)
         if isinstance(effect, WritePage):
             return self._write_page(effect)
         if isinstance(effect, DropSegments):
@@ -173,6 +177,26 @@ class LogActor:
             return lambda: self.machine.abandon(failure)
         return lambda: self.machine.ledger_recovered(ledger_id)
 
+    def _continue(self, ledger_id: int) -> Tell:
+        metadata, _ = self.cluster.records.get(ledger_id, (None, 0))
+        if metadata is None or not metadata.is_unbounded or metadata.state is LedgerState.CLOSED:
+            return self._recover(ledger_id)
+        takeover = self.cluster.takeover(f"takeover {id(self)} {metadata.term}", ledger_id)
+        try:
+            takeover.recover()
+        except FencedError:
+            return lambda: self.machine.ledger_contested(ledger_id)
+        self.opened[ledger_id] = takeover
+        return lambda: self.machine.ledger_continued(ledger_id, takeover.machine.term)
+
+    def writer(self) -> Writer:
+        """The writer of the ledger to append to, once this client leads the log."""
+        assert self.changed is not None, f"it does not lead: {self.error}"
+        ledger_id = self.changed.ledger_id
+        assert ledger_id is not None
+        opened = self.opened.get(ledger_id)
+        return self.cluster.writer(ledger_id, f"w{id(self)}") if opened is None else opened.writer_of_term()
+
 
 def cas(cluster: Cluster, metadata: LogMetadata, expected: int | None) -> int | None:
     """The metastore: creates if nothing is expected."""
@@ -184,8 +208,10 @@ def cas(cluster: Cluster, metadata: LogMetadata, expected: int | None) -> int | 
     return new
 
 
-def takeover(cluster: Cluster, nonce: str = "t1", page_segments: int = PAGE_SEGMENTS) -> LogActor:
-    return LogActor(cluster, LogTakeover(NAME, nonce, 5, page_segments))
+def takeover(
+    cluster: Cluster, nonce: str = "t1", page_segments: int = PAGE_SEGMENTS, unbounded: bool | None = None
+) -> LogActor:
+    return LogActor(cluster, LogTakeover(NAME, nonce, 5, page_segments, is_unbounded=unbounded))
 
 
 def rolling(cluster: Cluster, nonce: str = "r1") -> LogActor:

@@ -94,6 +94,7 @@ UNBOUNDED = LedgerMetadata(
 )
 
 FULL = attrs.evolve(UNBOUNDED, ledger_id=9, durability=Durability.WRITE_QUORUM, full_before=73)
+UNBOUNDED_LOG = attrs.evolve(LOG, segments=(LOG.segments[0], attrs.evolve(LOG.segments[1], term=4)), is_unbounded=True)
 
 PENDING = PendingLedger(LOG.name, 12_346, 6, 1_763_600_000_002)
 
@@ -116,6 +117,7 @@ GOLDEN: dict[
     "ledger-unbounded-v1": (encode_ledger, decode_ledger, UNBOUNDED, ledger_key_path(UNBOUNDED.ledger_id)),
     "ledger-write-quorum-v1": (encode_ledger, decode_ledger, FULL, ledger_key_path(FULL.ledger_id)),
     "log-v1": (encode_log, decode_log, LOG, log_key_path(LOG.name)),
+    "log-unbounded-v1": (encode_log, decode_log, UNBOUNDED_LOG, log_key_path(LOG.name)),
     "log-deleted-v1": (encode_log, decode_log, DELETED_LOG, log_key_path(LOG.name)),
     "log-page-v1": (encode_log_page, decode_log_page, PAGE, log_page_key_path(LOG.name, 1)),
     "log-job-ledger-v1": (
@@ -148,7 +150,7 @@ def test_format_is_unchanged(name: str) -> None:
 
 
 def test_every_field_of_a_record_is_written() -> None:
-    logs = ((LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
+    logs = ((UNBOUNDED_LOG, LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
     more = (*logs, ((JOB_LEDGER,), encode_job_ledger), ((JOB_PART,), encode_job_part), ((CURSOR,), encode_cursor))
     for records, encode in (((FULL, LEDGER), encode_ledger), *more):
         written = json.loads(encode(records[0]))  # type: ignore[arg-type]

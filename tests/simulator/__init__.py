@@ -5,7 +5,7 @@
 
 from tests.simulator.cluster import LedgerCluster, Result
 from tests.simulator.log_cluster import LogCluster
-from tests.simulator.plan import Plan
+from tests.simulator.plan import UNBOUNDED_LOG, Plan
 from tests.simulator.scenarios import draw_plan
 from tests.simulator.terms import UnboundedCluster
 
@@ -14,5 +14,5 @@ __all__ = ["Plan", "Result", "draw_plan", "simulate"]
 
 def simulate(plan: Plan, transcript: list[str] | None = None) -> Result:
     """Runs a plan; with `transcript`, writes down all that happens."""
-    clusters = {"log": LogCluster, "unbounded": UnboundedCluster}
+    clusters = {"log": LogCluster, UNBOUNDED_LOG: LogCluster, "unbounded": UnboundedCluster}
     return clusters.get(plan.scenario, LedgerCluster)(plan, transcript).run()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from replog.protocol.batch import Batch
 from replog.protocol.model import LedgerMetadata
 from tests.simulator.facts import Facts, LedgerTruth
+from tests.simulator.plan import LOG_SCENARIOS
 from tests.simulator.quorums import check_confirmed
 
 
@@ -23,7 +24,8 @@ class ClientChecks:
         if first_entry_id != len(submitted):
             self._facts.fail("W1", f"ledger {ledger_id}: id {first_entry_id} given to submission {len(submitted)}")
         submitted += payloads
-        truth.barriers += [self._facts.highest_position] * len(payloads)
+        if stamp == truth.record.open_term:
+            truth.barriers += [self._facts.highest_position] * len(payloads)
         if truth.superseded_from is None and self._is_superseded(truth):
             truth.superseded_from = first_entry_id
 
@@ -52,7 +54,7 @@ class ClientChecks:
             self._facts.fail(
                 "L5", f"entry {ledger_id}/{last_add_confirmed}, submitted after a takeover served, was confirmed"
             )
-        if self._facts.world.plan.scenario == "log":
+        if self._facts.world.plan.scenario in LOG_SCENARIOS:
             self._confirmed_in_log(truth, first, last_add_confirmed)
 
     def _confirmed_late(self, truth: LedgerTruth, stamp: int, last_add_confirmed: int) -> None:

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from replog.errors import FencedError, LedgerNotFoundError, ReplogError, TakeoverFailedError
+import attrs
+
+from replog.errors import FencedError, LedgerFinishedError, LedgerNotFoundError, ReplogError, TakeoverFailedError
 from replog.protocol.chaining import (
+    ContinueLedger,
     CreateLedger,
     DeleteLedger,
     LogChanged,
@@ -26,11 +29,12 @@ from replog.protocol.chaining import (
     WritePage,
 )
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
-from replog.protocol.model import LedgerMetadata, LogMetadata, PendingLedger
+from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, PendingLedger
 from tests.simulator.clients import Client, WriterShell, new_ledger
 from tests.simulator.dropping import DeletingPending, Dropping
 from tests.simulator.metastore import Outcome, page_key, pending_key
 from tests.simulator.pages import LOG_NAME, WritingPage
+from tests.simulator.plan import UNBOUNDED_LOG
 from tests.simulator.recoveries import RecoveryShell
 
 _RETRY = 150
@@ -47,6 +51,7 @@ class LogShell:
         self.world = client.world
         self.owner = client.name
         self._created_records: dict[int, tuple[LedgerMetadata, int]] = {}
+        self._opened: dict[int, tuple[LedgerMetadata, int, int]] = {}  # unbounded ledgers that were taken over
         self._in_doubt: set[int] = set()  # ledgers of which another request to create them may still be under way
 
     def pump(self, machine: LogMachine) -> None:
@@ -67,8 +72,11 @@ class LogShell:
             self.write_log(machine, effect)
         elif isinstance(effect, RecoverLedger):
             self._recover(machine, effect.ledger_id)
+        elif isinstance(effect, ContinueLedger):
+            assert isinstance(machine, LogTakeover)
+            self._continue(machine, effect.ledger_id)
         elif isinstance(effect, CreateLedger):
-            self._announce(machine, self._new_pending(effect.segment_number))
+            self._announce(machine, self._new_pending(effect.segment_number), effect.is_unbounded)
         elif isinstance(effect, DeleteLedger):
             self._give_back(effect)
         elif isinstance(effect, DropSegments):
@@ -134,7 +142,7 @@ class LogShell:
             machine.log_conflict()
         self.pump(machine)
 
-    def _recover(self, machine: LogMachine, ledger_id: int) -> None:
+    def _recover(self, machine: LogMachine, ledger_id: int, contests: int = 0) -> None:
         assert isinstance(machine, LogTakeover | LogDeleting)
 
         def done(metadata: LedgerMetadata | None) -> None:
@@ -144,6 +152,10 @@ class LogShell:
                 if isinstance(machine, LogTakeover):
                     self.world.count("takeover met a ledger that was trimmed")
                 machine.ledger_missing(ledger_id)
+            elif isinstance(shell.error, FencedError):
+                self.world.count("closing a ledger was contested")
+                self.client.after(self._contested_pause(contests), self._recover, machine, ledger_id, contests + 1)
+                return
             else:
                 machine.abandon(shell.error or TakeoverFailedError(LOG_NAME, "simulated"))
             self.pump(machine)
@@ -151,18 +163,61 @@ class LogShell:
         shell = RecoveryShell(self.client, ledger_id, _RECOVERY_ATTEMPTS, done)
         shell.start()
 
+    def _continue(self, machine: LogTakeover, ledger_id: int) -> None:
+        """Takes the log's last ledger over, if it is unbounded and open (L9)."""
+
+        def found(outcome: Outcome, record: Any, version: int) -> None:
+            if outcome is Outcome.UNCERTAIN:
+                self.client.after(_RETRY, self._continue, machine, ledger_id)
+            elif outcome is Outcome.DONE and record.is_unbounded and record.state is not LedgerState.CLOSED:
+                shell.begin(record, version)
+            else:
+                self._recover(machine, ledger_id)
+
+        def done(metadata: LedgerMetadata | None) -> None:
+            if metadata is not None:
+                self._opened[ledger_id] = metadata, shell.machine.version, shell.machine.missing
+                self.client.setting.oracle.facts.ledgers[ledger_id].owner = self.owner
+                machine.ledger_continued(ledger_id, metadata.term)
+            elif shell.is_missing:
+                machine.ledger_missing(ledger_id)
+            elif isinstance(shell.error, LedgerFinishedError):
+                self.world.count("takeover met a finished ledger")
+                machine.ledger_recovered(ledger_id)
+            elif isinstance(shell.error, FencedError):
+                self.world.count("takeover was contested")
+                self.client.after(self._contested_pause(machine.contests), self._contested, machine, ledger_id)
+                return
+            else:
+                machine.abandon(shell.error or TakeoverFailedError(LOG_NAME, "simulated"))
+            self.pump(machine)
+
+        shell = RecoveryShell(self.client, ledger_id, 1, done, takes_over=True)
+        self.client.metastore.get(self.client, ledger_id, found)
+
+    def _contested_pause(self, contests: int) -> int:
+        """As the real driver: those that fence each other pause for random times that soon outlast a recovery."""
+        bits, _ = self.world.draw(self.client.number, self.client.number, "order", 1)
+        return 1 + bits % (_RETRY << min(contests + 1, 6))
+
+    def _contested(self, machine: LogTakeover, ledger_id: int) -> None:
+        machine.ledger_contested(ledger_id)
+        self.pump(machine)
+
     def _new_pending(self, segment_number: int) -> PendingLedger:
         ledger_id = self.client.metastore.new_ledger_id()
         return PendingLedger(LOG_NAME, ledger_id, segment_number, self.world.now)
 
-    def _announce(self, machine: LogMachine, pending: PendingLedger) -> None:
+    def _announce(self, machine: LogMachine, pending: PendingLedger, is_unbounded: bool) -> None:
         """Writes down that the ledger is pending, and only then creates it (L7)."""
 
         def answered(outcome: Outcome, record: Any, version: int) -> None:
             if outcome is Outcome.UNCERTAIN:
-                self.client.after(_RETRY, self._announce, machine, pending)
+                self.client.after(_RETRY, self._announce, machine, pending, is_unbounded)
             else:
-                self._create(machine, new_ledger(self.world.plan, self._ensemble(), pending.ledger_id))
+                owner = self.client.new_nonce() if is_unbounded else ""
+                record = new_ledger(self.world.plan, self._ensemble(), pending.ledger_id)
+                self._create(machine, attrs.evolve(record, is_unbounded=is_unbounded, owner=owner))
 
         self.client.metastore.cas(self.client, pending_key(pending.ledger_id), None, pending, answered)
 
@@ -177,6 +232,9 @@ class LogShell:
                 self.world.count("whoever comes next settles what is pending")
             then()
 
+        if ledger_id in self._opened:  # whether it is in doubt knows its creator
+            then()
+            return
         if ledger_id in self._in_doubt:
             self.world.count("ledger stays pending because its creation was in doubt")
             then()
@@ -279,7 +337,9 @@ class LeaderShell(LogShell):
 
     def start(self) -> None:
         """Takes over."""
-        machine = LogTakeover(LOG_NAME, self.client.new_nonce(), self.world.now, _PAGE_SEGMENTS)
+        is_unbounded = True if self.world.plan.scenario == UNBOUNDED_LOG else None
+        nonce = self.client.new_nonce()
+        machine = LogTakeover(LOG_NAME, nonce, self.world.now, _PAGE_SEGMENTS, is_unbounded=is_unbounded)
         machine.start()
         self.pump(machine)
 
@@ -312,8 +372,8 @@ class LeaderShell(LogShell):
 
     def serve(self, ledger_id: int) -> None:
         """Begins to write to this ledger."""
-        record, version = self._created_records[ledger_id]
-        self.writer = WriterShell(self.client, record, version, self.client.new_nonce())
+        record, version, missing = self._opened.get(ledger_id) or (*self._created_records[ledger_id], None)
+        self.writer = WriterShell(self.client, record, version, self.client.new_nonce(), missing)
         self.writer.on_changed = self._watch
 
     def failed(self, machine: LogMachine, effect: LogFailed) -> None:

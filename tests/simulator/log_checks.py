@@ -18,34 +18,47 @@ class LogChecks:
         """The log's record got a new version."""
         if new.faults():
             self._facts.fail("L3", f"the log's record: {'; '.join(new.faults())}")
-        before, self._facts.log = self._facts.list, new
-        self._facts.list = after = tuple(
+        before, self._facts.log = _places(self._facts.list), new
+        self._facts.list = tuple(
             filter(None, map(self._named, range(new.first_segment_number, new.next_segment_number)))
         )
+        after = _places(self._facts.list)
         if len(after) != new.segment_count:
-            listed = [segment.number for segment in after]
+            listed = [segment.number for segment in self._facts.list]
             self._facts.fail(
                 "L3", f"the log has {new.first_segment_number} to {new.next_segment_number - 1}, only {listed} stand"
             )
         if old is not None:
             kept = [segment for segment in before if segment in after]
             added = [segment for segment in after if segment not in before]
-            if [*kept, *added] != list(after) or kept != list(before[len(before) - len(kept) :]):
+            if [*kept, *added] != after or kept != before[len(before) - len(kept) :]:
                 self._facts.fail("L3", f"the log's list went from {before} to {after}")
-            if any(segment.number < old.next_segment_number for segment in added) or len(added) > 1:
+            if any(number < old.next_segment_number for number, _ in added) or len(added) > 1:
                 self._facts.fail("L3", f"segments {added} were added, the next number was {old.next_segment_number}")
             if old.is_deleted and added:
                 self._facts.world.count("log begun anew")
-        for segment in after:
+            self._check_terms(old, new)
+        for segment in self._facts.list:
             self._facts.segments.setdefault(segment.ledger_id, segment.number)
-        for segment in after:
+        for segment in self._facts.list:
             state = self._facts.ledgers[segment.ledger_id].record.state
             if state is LedgerState.CLOSED:
                 continue
-            if segment not in after[-2:]:
+            if segment not in self._facts.list[-2:]:
                 self._facts.fail("I11", f"segment {segment.number} is {state.value}, and is not one of the last two")
             if segment.number < new.first_open_number:
                 self._facts.fail("L8", f"segment {segment.number} is {state.value}, and the log says it is closed")
+
+    def _check_terms(self, old: LogMetadata, new: LogMetadata) -> None:
+        """Only a takeover of the last ledger changes a term, to one that it has opened (L9)."""
+        for segment in new.segments:
+            before = old.listed(segment.number)
+            if before is None or before.term == segment.term:
+                continue
+            self._facts.world.count("log led on in its last ledger")
+            opened = self._facts.ledgers[segment.ledger_id].record.open_term
+            if segment != new.segments[-1] or not before.term < segment.term <= opened:
+                self._facts.fail("L9", f"{before} became {segment}, and was opened in term {opened}")
 
     def _named(self, number: int) -> Segment | None:
         """What a reader finds under this number: in the head, else in the page."""
@@ -135,3 +148,7 @@ class LogChecks:
                         "O4", f"record {number}:{entry_id} is {owner}'s {sequence}; its {expected} is missing"
                     )
                 seen[owner] = expected + 1
+
+
+def _places(segments: Sequence[Segment]) -> list[tuple[int, int]]:
+    return [(segment.number, segment.ledger_id) for segment in segments]

@@ -14,6 +14,8 @@ from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
 
 MASK = (1 << 64) - 1
+UNBOUNDED_LOG = "unbounded-log"
+LOG_SCENARIOS = ("log", UNBOUNDED_LOG)
 REQUESTS = (
     "add",
     "fence",

@@ -117,6 +117,7 @@ class RecordChecks:
             self._facts.world.count("unconfirmed entries kept by a takeover")
         self._facts.world.count(f"opened in term {min(new.term, 8)}")
         truth.lists[new.term] = former[: last + 1]
+        del truth.barriers[last + 1 :]
         truth.confirmed = last
 
     def _note_change(self, old: LedgerMetadata, new: LedgerMetadata) -> None:

@@ -10,7 +10,7 @@ import attrs
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
 from tests.simulator import steering
-from tests.simulator.plan import Op, Plan, Rates
+from tests.simulator.plan import UNBOUNDED_LOG, Op, Plan, Rates
 
 QUORUMS = (
     (3, 3, 2),
@@ -216,8 +216,18 @@ def _unbounded_ops(chance: random.Random, strategy: str, bookies: int, horizon: 
     return ops + _troubles(chance, strategy, bookies, [*clients, "w1", "w1", "m"], horizon)
 
 
+def _unbounded_log_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -> list[Op]:
+    ops = _log_ops(chance, strategy, bookies, horizon)
+    for number in range(1, chance.choice((2, 4, 6))):
+        leader = f"l{number}"
+        time = chance.randrange(horizon)
+        ops += [Op(time, "abandon", leader), Op(time + 1, "lead", leader), Op(time + 200, "append", leader, ("2",))]
+    return ops
+
+
 _SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {
     "ledger": _ledger_ops,
     "log": _log_ops,
     "unbounded": _unbounded_ops,
+    UNBOUNDED_LOG: _unbounded_log_ops,
 }

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from replog.protocol import proofs, reading
+from replog.protocol.chaining import LogTakeover
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.reading import LedgerReading
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.protocol.writing_back import WritingBack
 from tests.simulator.mutation import Mutant, Patch
+from tests.simulator.plan import UNBOUNDED_LOG
 
 _UNQUALIFIED = "stamp <= metadata.last_fragment.term"
 
@@ -108,5 +110,20 @@ TERM_MUTANTS = (
         ),
         6,
         scenario="unbounded",
+    ),
+    Mutant(
+        "leads-before-naming-its-term",
+        "L9",
+        "a takeover goes on in the log's last ledger, and serves before the CAS that names its term: the deposed leader rolls",
+        (
+            Patch(
+                LogTakeover,
+                "_go_on_when_recovered",
+                "self._propose(led.open_from(log.next_segment_number - 1), pages)",
+                "self._finish(self._ledger_id)",
+            ),
+        ),
+        12,
+        scenario=UNBOUNDED_LOG,
     ),
 )

@@ -39,6 +39,16 @@ def test_no_seed_breaks_an_invariant_of_unbounded_ledgers() -> None:
     assert [situation for situation in SITUATIONS if not happened[situation]] == []
 
 
+def test_no_seed_breaks_an_invariant_of_unbounded_logs() -> None:
+    """In 49 and 103 clients fenced each other for ever: takeovers, and those that closed a ledger."""
+    happened: Counter[str] = Counter()
+    for seed in (*range(4), 49, 103):
+        result = simulate(draw_plan(seed, "unbounded-log"))
+        assert result.violation is None, f"python -m tests.simulator --scenario unbounded-log --first {seed} --seeds 1"
+        happened.update(result.world.coverage)
+    assert happened["log led on in its last ledger"]
+
+
 @pytest.mark.parametrize("mutant", TERM_MUTANTS, ids=lambda mutant: mutant.name)
 def test_known_bug_of_terms_is_found(mutant: Mutant) -> None:
     """The last of its seeds finds it; the others are not run again."""

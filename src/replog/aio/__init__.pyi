@@ -184,8 +184,8 @@ class Client:
         Of entries whose outcome was unknown, the takeover decides: each is kept or gone, for everybody. `accept_loss` as for
         `recover_ledger`. Raises `LedgerFinishedError`; `FencedError` if another client takes it over meanwhile;
         `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
-        `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is
-        cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from there."""
+        `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger or a log's, `MetastoreError`. If it
+        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from there."""
     def open_ledger(
         self, ledger_id: int, *, first: int | None = None, follow: bool = False, password: bytes = b""
     ) -> Opening[LedgerReader]:
@@ -197,8 +197,8 @@ class Client:
         """Drops the fragments of an unbounded ledger that lie wholly before this entry; returns the first entry that is left.
         The last fragment always stays: `roll` first, to be able to drop it. Readers below get `LedgerTrimmedError`.
 
-        Raises `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is cancelled, trimming
-        again is harmless."""
+        Raises `LedgerNotFoundError`, `ConfigError` for a bounded ledger, a log's, or a number below 0, `MetastoreError`. If it
+        raises or is cancelled, trimming again is harmless."""
     async def raise_ledger_term(self, ledger_id: int, *, password: bytes = b"") -> int:
         """Raises the term in the metadata of an unbounded ledger to the highest that an announced bookie knows; returns it.
         Only for metadata that was restored from an old back-up, once nothing newer is left: what only the lost metadata named
@@ -281,13 +281,18 @@ class Client:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
         durability: str | None = None,
+        ledgers: str | None = None,
     ) -> Opening[LogWriter]:
         """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
-        A context manager that yields the log's writer. With `durability="write-quorum"`, or if the client's options say so, the
-        ledgers that it adds have all their copies before a close, roll or takeover behind them ends (W8). Raises
-        `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
-        `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
+        `ledgers="unbounded"`: takeovers go on with the log's last ledger, if that is unbounded, as those are that the log gets
+        from now on (L9); "bounded": each leader has ledgers of its own. None: as it is, and the option `log_ledgers` for a new
+        log. `quorum` and what follows it are for ledgers that this writer creates. With `durability="write-quorum"`, or if the
+        client's options say so, these have all their copies before a close, roll or takeover behind them ends (W8).
+
+        A context manager that yields the log's writer. Raises `RecoveryUndecidedError`, `NotEnoughBookiesError` or
+        `WriteQuorumError` (retry: when bookies are back), `TakeoverFailedError` (others keep taking over), `ConfigError`,
+        `MetastoreError`."""
     def lead_log(
         self,
         name: str,
@@ -297,6 +302,7 @@ class Client:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
         durability: str | None = None,
+        ledgers: str | None = None,
     ) -> Opening[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for

@@ -191,16 +191,21 @@ class Client(LedgerVerbs, CursorVerbs):
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
         durability: str | None = None,
+        ledgers: str | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
-        A context manager that yields the log's writer. With `durability="write-quorum"`, or if the client's options say so, the
-        ledgers that it adds have all their copies before a close, roll or takeover behind them ends (W8). Raises
-        `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
-        `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
+        `ledgers="unbounded"`: takeovers go on with the log's last ledger, if that is unbounded, as those are that the log gets
+        from now on (L9); "bounded": each leader has ledgers of its own. None: as it is, and the option `log_ledgers` for a new
+        log. `quorum` and what follows it are for ledgers that this writer creates. With `durability="write-quorum"`, or if the
+        client's options say so, these have all their copies before a close, roll or takeover behind them ends (W8).
+
+        A context manager that yields the log's writer. Raises `RecoveryUndecidedError`, `NotEnoughBookiesError` or
+        `WriteQuorumError` (retry: when bookies are back), `TakeoverFailedError` (others keep taking over), `ConfigError`,
+        `MetastoreError`."""
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
-        async with await taking_over(*known, wanted, password, digest_type, custom, durability)() as writer:
+        async with await taking_over(*known, wanted, password, digest_type, custom, durability, ledgers)() as writer:
             yield writer
 
     @asynccontextmanager
@@ -213,6 +218,7 @@ class Client(LedgerVerbs, CursorVerbs):
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
         durability: str | None = None,
+        ledgers: str | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for
@@ -220,7 +226,7 @@ class Client(LedgerVerbs, CursorVerbs):
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
         async with lead(
-            name, self._ledgers, taking_over(*known, wanted, password, digest_type, custom, durability)
+            name, self._ledgers, taking_over(*known, wanted, password, digest_type, custom, durability, ledgers)
         ) as writer:
             yield writer
 

@@ -58,8 +58,10 @@ class LedgerVerbs(ABC):
         Of entries whose outcome was unknown, the takeover decides: each is kept or gone, for everybody. `accept_loss` as for
         `recover_ledger`. Raises `LedgerFinishedError`; `FencedError` if another client takes it over meanwhile;
         `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
-        `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is
-        cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from there."""
+        `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger or a log's, `MetastoreError`. If it
+        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from there."""
+        metadata, _ = await self._ledgers.records.get(ledger_id)
+        terms.check_alone(metadata, "taken over")
         async with await self._ledgers.take_over(ledger_id, password, accept_loss=accept_loss) as writer:
             yield writer
 
@@ -78,8 +80,8 @@ class LedgerVerbs(ABC):
         """Drops the fragments of an unbounded ledger that lie wholly before this entry; returns the first entry that is left.
         The last fragment always stays: `roll` first, to be able to drop it. Readers below get `LedgerTrimmedError`.
 
-        Raises `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is cancelled, trimming
-        again is harmless."""
+        Raises `LedgerNotFoundError`, `ConfigError` for a bounded ledger, a log's, or a number below 0, `MetastoreError`. If it
+        raises or is cancelled, trimming again is harmless."""
         return await terms.trim(ledger_id, before, self._ledgers.context)
 
     async def raise_ledger_term(self, ledger_id: int, *, password: bytes = b"") -> int:

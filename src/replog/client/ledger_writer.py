@@ -49,6 +49,7 @@ class LedgerWriter(WriterContext):
         completion: LedgerCompletion | None = None,
     ) -> None:
         self.ledger_id = machine.metadata.ledger_id
+        self.first_entry_id = machine.last_add_pushed + 1  # of this writer: those before are of earlier terms
         self.is_created_for_certain = True  # False if another request to create its ledger may still arrive
         self._machine = machine
         self._sender = BatchSender(machine, key, context, options, observe, ticker)

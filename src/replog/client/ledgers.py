@@ -72,11 +72,13 @@ class Ledgers:
         *,
         unbounded: bool = False,
         durability: str | None = None,
+        rolls_fragments: bool = True,
     ) -> LedgerWriter:
         """Creates a ledger and starts its writer, of term 1 if it is unbounded. Its ensemble may name bookies that are away
         (C7). Without `durability` it has that of the client's options. `before_creation` is called with its id before it exists.
-        Raises `ConfigError` for invalid arguments; `NotEnoughBookiesError`, `MetastoreError`: then no ledger was created, or one
-        that nobody knows."""
+        An unbounded one begins new fragments by the options, with `rolls_fragments`: a log begins a new ledger instead. Raises
+        `ConfigError` for invalid arguments; `NotEnoughBookiesError`, `MetastoreError`: then no ledger was created, or one that
+        nobody knows."""
         check_creation(quorum, password, digest_type, custom, durability)
         ensemble, missing, shortfall = await self._ensembles.choose(quorum)
         ledger_id = await self.records.new_id()
@@ -102,11 +104,15 @@ class Ledgers:
         self.context.placing.unmet(ledger_id, shortfall)
         digest = Digest(digest_type, ledger_id, password)
         machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing)
-        writer = self._start_writer(machine, key, self._completion(metadata, password))
+        writer = self._start_writer(
+            machine, key, self._completion(metadata, password), rolls_fragments=unbounded and rolls_fragments
+        )
         writer.is_created_for_certain = is_only_request
         return writer
 
-    async def take_over(self, ledger_id: int, password: bytes = b"", *, accept_loss: bool = False) -> LedgerWriter:
+    async def take_over(
+        self, ledger_id: int, password: bytes = b"", *, accept_loss: bool = False, rolls_fragments: bool = True
+    ) -> LedgerWriter:
         """Starts the writer of the next term of an unbounded ledger: fences the writer of the last one, and recovers what that
         has left (T2, R2-R12). As `Client.take_over_ledger`."""
         started = trio.current_time()
@@ -126,7 +132,7 @@ class Ledgers:
             machine.found_full(opened.last_fragment.first_entry_id)
         duration_s = trio.current_time() - started
         self.observe(LedgerTakenOver(ledger_id, opened.term, machine.last_add_confirmed, duration_s))
-        return self._start_writer(machine, key, completion)
+        return self._start_writer(machine, key, completion, rolls_fragments=rolls_fragments)
 
     def _completion(self, metadata: LedgerMetadata, password: bytes) -> LedgerCompletion | None:
         """What brings the ledger to its full write quorum, if that is guaranteed (W8)."""
@@ -135,21 +141,23 @@ class Ledgers:
         digest = Digest(metadata.digest_type, metadata.ledger_id, password)
         return LedgerCompletion(ledger_key(metadata.ledger_id, password), digest, self.context, self.options)
 
-    def _start_writer(self, machine: LedgerWriting, key: bytes, completion: LedgerCompletion | None) -> LedgerWriter:
+    def _start_writer(
+        self, machine: LedgerWriting, key: bytes, completion: LedgerCompletion | None, *, rolls_fragments: bool
+    ) -> LedgerWriter:
         writer = LedgerWriter(machine, key, self.context, self.options, self.observe, self._ticker, completion)
         # The writer of an earlier term may be here, too, deposed. What it knows is of less use than what this one will.
         self._writers[writer.ledger_id] = writer
-        self._nursery.start_soon(self._run_writer, writer)
+        self._nursery.start_soon(self._run_writer, writer, rolls_fragments)
         return writer
 
     def _leave_bookies(self, draining: Collection[str]) -> None:
         for writer in list(self._writers.values()):
             writer.leave_bookies(draining)
 
-    async def _run_writer(self, writer: LedgerWriter) -> None:
+    async def _run_writer(self, writer: LedgerWriter, rolls_fragments: bool) -> None:
         try:
             async with open_service_nursery() as nursery:
-                if writer.metadata.is_unbounded:
+                if rolls_fragments:
                     nursery.start_soon(FragmentRoller(writer, self.options).run)
                 await writer.run()
                 nursery.cancel_scope.cancel()

@@ -9,6 +9,7 @@ import trio
 
 from replog.client.channel import Answer
 from replog.client.driving import ClientContext
+from replog.client.job_records import LOG_KEY
 from replog.config import check_number
 from replog.errors import (
     ConfigError,
@@ -30,12 +31,23 @@ def check_unbounded(metadata: LedgerMetadata, what: str) -> None:
         )
 
 
+def check_alone(metadata: LedgerMetadata, what: str) -> None:
+    """Raises `ConfigError` for a ledger of a log: only the log's leader and `trim_log` know which positions are still needed, and
+    who leads (L9)."""
+    log_name = metadata.custom.get(LOG_KEY)
+    if log_name is not None:
+        raise ConfigError(
+            f"ledger {metadata.ledger_id} belongs to log {log_name!r}, and can't be {what} alone: use the verbs of logs"
+        )
+
+
 async def trim(ledger_id: int, before: int, context: ClientContext) -> int:
     """Drops the fragments that lie wholly before this entry; returns the first entry that is left. As `Client.trim_ledger`."""
-    check_number("before", before)
+    check_number("before", before, 0)
 
     def trimmed(metadata: LedgerMetadata) -> LedgerMetadata:
         check_unbounded(metadata, "trimmed")
+        check_alone(metadata, "trimmed")
         return metadata.trimmed(before)
 
     return (await _change(ledger_id, context, trimmed)).trim_to

@@ -9,6 +9,8 @@ from replog.protocol.batch import BATCH_BYTES_MAX
 from replog.protocol.model import Durability
 
 _MIB = 1 << 20
+UNBOUNDED = "unbounded"
+LEDGER_KINDS = ("bounded", UNBOUNDED)  # of logs (L9)
 
 
 @attrs.frozen(kw_only=True)
@@ -64,6 +66,11 @@ class ClientOptions(Checked):
     )
     roll_entries: int | None = option(None, "The same after this many entries.", positive)
     roll_age_s: float | None = option(None, "The same after this time.", positive)
+    log_ledgers: str = option(
+        "bounded",
+        "Ledgers of new logs: `bounded`, one for each leader, or `unbounded`, which the next leader goes on with (L9).",
+        one_of(*LEDGER_KINDS),
+    )
     takeover_timeout_s: float = option(30.0, "How long a takeover may take, lost races included (L1).", positive)
     recovery_timeout_s: float = option(
         30.0, "How long the recovery of one ledger may take; until then it goes on asking (R4, R12).", positive

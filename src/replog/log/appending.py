@@ -8,8 +8,9 @@ import attrs
 import trio
 
 from replog.client.ledgers import Ledgers, check_custom, check_password
+from replog.config.client import UNBOUNDED
 from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedError
-from replog.log.log_driver import LogDriver, no_ledger
+from replog.log.log_driver import NO_WRITERS, LogDriver
 from replog.protocol.appending import Addition, LogAppending
 from replog.protocol.model import Position, Segment, Transaction
 from replog.protocol.retiring import LogRetiring
@@ -81,19 +82,25 @@ async def retire(
     before_ms = 0 if older_than_s is None else int(ledgers.chance.time_ms() - 1000 * older_than_s)
     machine = LogRetiring(name, frozenset(transaction_ids), before_ms, ledgers.chance.token())
     machine.start()
-    await driver.drive(machine, no_ledger, b"")
+    await driver.drive(machine, NO_WRITERS, b"")
     return list(machine.retired)
 
 
 async def append(wanted: Addition, ledgers: Ledgers, driver: LogDriver, password: bytes) -> AppendedLedgers:
     """Adds the ledgers. Raises as `Client.append_ledgers`."""
     check_password(password)
-    machine = LogAppending(wanted, ledgers.chance.token(), ledgers.chance.time_ms(), driver.records.page_segments)
+    machine = LogAppending(
+        wanted,
+        ledgers.chance.token(),
+        ledgers.chance.time_ms(),
+        driver.records.page_segments,
+        is_new_unbounded=ledgers.options.log_ledgers == UNBOUNDED,
+    )
     machine.start()
     # A job may hand in thousands of ledgers, and each is read: a fixed limit would make a large commit impossible for good.
     timeout_s = ledgers.options.takeover_timeout_s + _LEDGER_S * len(wanted.ledger_ids)
     with trio.move_on_after(timeout_s):
-        await driver.drive(machine, no_ledger, password)
+        await driver.drive(machine, NO_WRITERS, password)
     if not machine.is_done:
         problem = f"{len(wanted.ledger_ids)} ledgers were not added within {timeout_s:g} s: others keep winning"
         # A repetition with the same transaction finds out, and changes nothing if the first one succeeded.

@@ -10,7 +10,7 @@ from replog.errors import LogNotFoundError, PositionError, TrimBlockedError
 from replog.hookspecs import LogTrimmed
 from replog.log.cursor_catalog import CursorCatalog
 from replog.log.editing import edit
-from replog.log.log_driver import LogDriver, no_ledger
+from replog.log.log_driver import NO_WRITERS, LogDriver
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import LogMetadata, Position
@@ -47,7 +47,7 @@ async def trim(
     # The list was cut first: the machine deletes what is below its beginning, and stray pages. It cuts nothing (L3, L7).
     machine = LogTrimming(name, 1, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
-    changed = await driver.drive(machine, no_ledger, b"")
+    changed = await driver.drive(machine, NO_WRITERS, b"")
     first = Position(changed.metadata.first_segment_number, 0)
     if machine.dropped:
         ledgers.observe(LogTrimmed(name, first.segment, machine.dropped))
@@ -69,7 +69,7 @@ async def delete(name: str, ledgers: Ledgers, driver: LogDriver, cursors: Cursor
     machine = LogDeleting(name, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
     try:
-        await driver.drive(machine, no_ledger, password)
+        await driver.drive(machine, NO_WRITERS, password)
     except LogNotFoundError:
         # An earlier deletion may have been cut short before this.
         await cursors.sweep(name)
@@ -84,7 +84,7 @@ async def finish(name: str, ledgers: Ledgers, driver: LogDriver) -> None:
     machine.start()
     # Ledgers may be pending for a log that was never created: its takeover failed.
     with suppress(LogNotFoundError):
-        await driver.drive(machine, no_ledger, b"")
+        await driver.drive(machine, NO_WRITERS, b"")
 
 
 async def names(ledgers: Ledgers) -> list[str]:

@@ -6,16 +6,19 @@ effects read and change records in the metastore, and recover, create and delete
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import itertools
 from contextlib import suppress
+from typing import Protocol
 
 import trio
 
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
 from replog.errors import (
+    FencedError,
     KeyExistsError,
     KeyNotFoundError,
+    LedgerFinishedError,
     LedgerNotFoundError,
     LogNotFoundError,
     MetastoreCorruptError,
@@ -28,6 +31,7 @@ from replog.log.checking import AT_ONCE, JOB_KEY, check_ledgers, condemn
 from replog.log.log_records import LogRecords
 from replog.protocol.appending import CheckLedgers, FindSegment, LogAppending
 from replog.protocol.chaining import (
+    ContinueLedger,
     CreateLedger,
     DeleteLedger,
     LogChanged,
@@ -42,19 +46,42 @@ from replog.protocol.chaining import (
     WritePage,
 )
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
-from replog.protocol.model import LedgerMetadata, LogMetadata, PendingLedger
+from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, PendingLedger
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
 from replog.records.logs import encode_log, encode_log_page
 from replog.records.paths import log_key_path, log_page_key_path, log_pending_key_path
 from replog.runtime.nursery import for_each
 
 PENDING_KEPT_S = 600.0  # a request to create a ledger that is older than this never arrives any more
+# How long whoever lost a term of a ledger to somebody else waits at most: the first time, and ever
+_CONTESTED_S = 0.05
+_CONTESTED_MAX_S = 10.0
 _FINISHING_S = 1.0  # for finishing what other clients left unfinished, each time
 
 
-async def no_ledger(segment_number: int) -> int:
-    """For machines that create no ledger."""
-    raise AssertionError("this machine creates no ledger")
+class Writers(Protocol):
+    """Where a machine that makes somebody a log's writer gets ledgers to write to."""
+
+    async def create(self, segment_number: int, *, is_unbounded: bool) -> int:
+        """Creates a ledger for this segment; returns its id."""
+
+    async def take_over(self, ledger_id: int) -> int:
+        """Takes this ledger over; returns its term. Raises as `Ledgers.take_over`."""
+
+
+class NoWriters:
+    """For machines that write to no ledger."""
+
+    async def create(self, segment_number: int, *, is_unbounded: bool) -> int:
+        """Never called."""
+        raise AssertionError("this machine creates no ledger")
+
+    async def take_over(self, ledger_id: int) -> int:
+        """Never called."""
+        raise AssertionError("this machine takes no ledger over")
+
+
+NO_WRITERS = NoWriters()
 
 
 class LogDriver:
@@ -65,9 +92,7 @@ class LogDriver:
         self._ledgers = ledgers
         self._store = ledgers.records
 
-    async def drive(
-        self, machine: LogMachine, create_ledger: Callable[[int], Awaitable[int]], password: bytes
-    ) -> LogChanged:
+    async def drive(self, machine: LogMachine, writers: Writers, password: bytes) -> LogChanged:
         """Runs a machine to its end. Raises the error with which it failed.
 
         If cancelled, the log may be changed or not. A ledger may be left that no log names: it is pending, or in the list of
@@ -80,7 +105,7 @@ class LogDriver:
                 if isinstance(effect, LogFailed):
                     raise effect.error
                 try:
-                    await self._perform(effect, machine, create_ledger, password, doubts)
+                    await self._perform(effect, machine, writers, password, doubts)
                 except ReplogError as error:
                     if machine.is_done:
                         # The record is written; what was to be deleted after that stays.
@@ -92,7 +117,7 @@ class LogDriver:
         self,
         effect: LogEffect,
         machine: LogMachine,
-        create_ledger: Callable[[int], Awaitable[int]],
+        writers: Writers,
         password: bytes,
         doubts: list[float],
     ) -> None:
@@ -104,17 +129,13 @@ class LogDriver:
             await self._write(effect, machine, doubts)
         elif isinstance(effect, RecoverLedger):
             assert isinstance(machine, LogTakeover | LogDeleting | LogAppending)
-            try:
-                # What is deleted needs no copies: a bookie that is gone must not keep a log from that.
-                fills = not isinstance(machine, LogDeleting)
-                closed = await self._ledgers.recover(effect.ledger_id, password, fills=fills)
-            except LedgerNotFoundError:
-                machine.ledger_missing(effect.ledger_id)
-            else:
-                machine.ledger_recovered(effect.ledger_id, closed.contents)
+            await self._recover(effect.ledger_id, machine, password)
+        elif isinstance(effect, ContinueLedger):
+            assert isinstance(machine, LogTakeover)
+            await self._continue(effect.ledger_id, machine, writers, password)
         elif isinstance(effect, CreateLedger):
             assert isinstance(machine, LogTakeover | LogRolling)
-            machine.ledger_created(await create_ledger(effect.segment_number))
+            machine.ledger_created(await writers.create(effect.segment_number, is_unbounded=effect.is_unbounded))
         elif isinstance(effect, DeleteLedger):
             await self._give_back(effect)
         elif isinstance(machine, LogTrimming | LogDeleting):
@@ -123,6 +144,53 @@ class LogDriver:
             await self._perform_addition(effect, machine, password)
         elif isinstance(machine, LogSweeping):
             await self._perform_sweep(effect, machine)
+
+    async def _recover(
+        self, ledger_id: int, machine: LogTakeover | LogDeleting | LogAppending, password: bytes
+    ) -> None:
+        """Closes a ledger, although others may claim terms of it at the same time: one of them is left, and the others repeat."""
+        deadline_s = trio.current_time() + self._ledgers.options.takeover_timeout_s
+        for contests in itertools.count():
+            started_s = trio.current_time()
+            try:
+                # What is deleted needs no copies: a bookie that is gone must not keep a log from that.
+                closed = await self._ledgers.recover(ledger_id, password, fills=not isinstance(machine, LogDeleting))
+            except LedgerNotFoundError:
+                machine.ledger_missing(ledger_id)
+                return
+            except FencedError:
+                if trio.current_time() >= deadline_s:
+                    raise
+                await self._pause_contested(started_s, contests)
+            else:
+                machine.ledger_recovered(ledger_id, closed.contents)
+                return
+
+    async def _continue(self, ledger_id: int, machine: LogTakeover, writers: Writers, password: bytes) -> None:
+        """Takes the log's last ledger over (L9); closes a bounded one, which may be there from before, or from a job."""
+        started_s = trio.current_time()
+        try:
+            metadata, _ = await self._store.get(ledger_id)
+            if not metadata.is_unbounded or metadata.state is LedgerState.CLOSED:
+                await self._recover(ledger_id, machine, password)
+                return
+            term = await writers.take_over(ledger_id)
+        except LedgerFinishedError:
+            machine.ledger_recovered(ledger_id)
+        except LedgerNotFoundError:
+            machine.ledger_missing(ledger_id)
+        except FencedError:
+            await self._pause_contested(started_s, machine.contests)
+            machine.ledger_contested(ledger_id)
+        else:
+            machine.ledger_continued(ledger_id, term)
+
+    async def _pause_contested(self, started_s: float, contests: int) -> None:
+        """Waits after an attempt, begun then, that lost a term to somebody else, as `contests` before it had."""
+        # Those that fence each other must not go on like that: so the pauses soon outlast an attempt, however slow.
+        lasted_s = _CONTESTED_S + trio.current_time() - started_s
+        longest_s = min(lasted_s * 2 ** min(contests, 8), _CONTESTED_MAX_S)
+        await trio.sleep(self._ledgers.chance.random.uniform(0, longest_s))
 
     async def _perform_dropping(self, effect: LogEffect, machine: LogTrimming | LogDeleting) -> None:
         if isinstance(effect, DropSegments):
@@ -253,7 +321,7 @@ class LogDriver:
             chance = self._ledgers.chance
             machine = LogSweeping(name, tuple(sorted(handed_in)), chance.token(), chance.time_ms())
             machine.start()
-            await self.drive(machine, no_ledger, b"")
+            await self.drive(machine, NO_WRITERS, b"")
 
     async def _delete_pending(self, log: LogMetadata, pending: PendingLedger) -> None:
         # The key goes last, too: a ledger without its key would never be found again (L7).
@@ -294,4 +362,4 @@ class LogDriver:
         machine.start()
         # Whoever comes next can finish this as well, so nobody's takeover or roll waits long for it.
         with trio.move_on_after(_FINISHING_S), suppress(MetastoreError, LogNotFoundError):
-            await self.drive(machine, no_ledger, b"")
+            await self.drive(machine, NO_WRITERS, b"")

@@ -41,7 +41,7 @@ class LogWriter(WriterContext):
         driver: LogDriver,
         changed: LogChanged,
         writer: LedgerWriter,
-        create_ledger: Callable[[int], Awaitable[LedgerWriter]],
+        create_ledger: Callable[[int, bool], Awaitable[LedgerWriter]],
         password: bytes,
     ) -> None:
         self.name = name

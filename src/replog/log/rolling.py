@@ -29,6 +29,7 @@ from replog.protocol.contents import Contents
 from replog.protocol.model import LedgerMetadata, Position
 
 _RETRY_AFTER_S = 5.0
+FRAGMENTS_MAX = 100  # of a ledger: a takeover that finds more rolls, so that no ledger's record grows without a bound
 
 
 class CurrentSegment:
@@ -44,17 +45,17 @@ class CurrentSegment:
     @property
     def last_add_pushed(self) -> Position | None:
         """Where the last entry was put that was pushed; None before the first."""
-        if self.writer.last_add_pushed >= 0:
+        if self.writer.last_add_pushed >= self.writer.first_entry_id:
             return Position(self.segment, self.writer.last_add_pushed)
-        if self.previous is not None and self.previous.last_add_pushed >= 0:
+        if self.previous is not None and self.previous.last_add_pushed >= self.previous.first_entry_id:
             return Position(self.segment - 1, self.previous.last_add_pushed)
         return self._confirmed
 
     @property
     def last_add_confirmed(self) -> Position | None:
         """The last entry that is confirmed, with all before it; None before the first."""
-        if self.writer.last_add_confirmed < 0:
-            if self.previous is not None and self.previous.last_add_confirmed >= 0:
+        if self.writer.last_add_confirmed < self.writer.first_entry_id:
+            if self.previous is not None and self.previous.last_add_confirmed >= self.previous.first_entry_id:
                 return Position(self.segment - 1, self.previous.last_add_confirmed)
             return self._confirmed
         return Position(self.segment, self.writer.last_add_confirmed)
@@ -77,7 +78,7 @@ class CurrentSegment:
     def previous_confirmed(self) -> None:
         """All entries of the previous ledger are confirmed: the current writer may send."""
         assert self.previous is not None, "a ledger was gone on from"
-        if self.previous.last_add_confirmed >= 0:
+        if self.previous.last_add_confirmed >= self.previous.first_entry_id:
             self._confirmed = Position(self.segment - 1, self.previous.last_add_confirmed)
         self.previous = None
         self.writer.release()
@@ -94,7 +95,7 @@ class NextLedger:
         ledgers: Ledgers,
         driver: LogDriver,
         changed: LogChanged,
-        create_ledger: Callable[[int], Awaitable[LedgerWriter]],
+        create_ledger: Callable[[int, bool], Awaitable[LedgerWriter]],
         password: bytes,
     ) -> None:
         self.writer: LedgerWriter | None = None  # while the log's record may name its ledger, or come to
@@ -108,17 +109,22 @@ class NextLedger:
         self._base = (changed.metadata, changed.version)  # the log's record on which the ledger was created
         self._known: dict[int, Contents] = {}  # what ledgers hold that were closed since the record was written
 
+    async def create(self, segment_number: int, *, is_unbounded: bool) -> int:
+        """As `Writers.create`: its writer gathers what is pushed, and sends nothing."""
+        self.leave()  # the one that was kept was given back
+        self.writer = await self._create_ledger(segment_number, is_unbounded)
+        self.writer.hold()
+        return self.writer.ledger_id
+
+    async def take_over(self, ledger_id: int) -> int:
+        """Never called: a roll creates."""
+        raise AssertionError("a roll takes no ledger over")
+
     async def roll(self) -> tuple[LedgerWriter, int]:
         """Returns the new ledger's writer, which holds back what it gathers, and its segment number. Raises why not.
 
         After a `MetastoreError` the log's record may name the new ledger. The current ledger goes on all the same, because a
         takeover recovers both."""
-
-        async def create_ledger(segment_number: int) -> int:
-            self.leave()  # the one that was kept was given back
-            self.writer = await self._create_ledger(segment_number)
-            self.writer.hold()
-            return self.writer.ledger_id
 
         token = self._ledgers.chance.token()
         # A ledger is added only to a version of the record that was read before the ledger became pending (L7): so one that
@@ -130,7 +136,7 @@ class NextLedger:
             machine = LogRolling(*self._base, token, self._since_ms, self.writer.ledger_id, self._known)
         machine.start()
         try:
-            changed = await self._driver.drive(machine, create_ledger, self._password)
+            changed = await self._driver.drive(machine, self, self._password)
         except FencedError:
             self.leave()
             raise
@@ -189,7 +195,11 @@ class Rolling:
         self._password = password
         self._wanted = trio.Event()
         self._requests: list[_Request] = []
-        self._segment_started = trio.current_time()
+        # The segment of an unbounded log may be older than this leader, and have the fragments of many (L9).
+        age_ms = ledgers.chance.time_ms() - following.metadata.segments[-1].created_at_ms
+        self._segment_started = trio.current_time() - max(0, age_ms) / 1000
+        if len(current.writer.metadata.fragments) >= FRAGMENTS_MAX:
+            self._wanted.set()
         entries_max, bytes_max = ledgers.options.roll_entries, ledgers.options.roll_bytes
         self._entries_max = float("inf") if entries_max is None else entries_max
         self._bytes_max = float("inf") if bytes_max is None else bytes_max
@@ -292,7 +302,8 @@ class Rolling:
     async def _close_previous(self, previous: LedgerWriter) -> None:
         """Closes the ledger before the current one. The next roll must wait for it, because a takeover recovers only two."""
         try:
-            await previous.aclose()
+            # Nobody goes on with an unbounded one either: readers cross to the next ledger when it is closed (L6, L9).
+            await previous.finish()
             self._next.learn(previous.metadata)
             return
         except WriteQuorumError as error:

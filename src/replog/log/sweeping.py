@@ -26,7 +26,7 @@ from replog.client.ledgers import Ledgers
 from replog.errors import ConfigError, LedgerNotFoundError
 from replog.log.catalog import finish
 from replog.log.checking import AT_ONCE, JOB_KEY
-from replog.log.log_driver import PENDING_KEPT_S, LogDriver, no_ledger
+from replog.log.log_driver import NO_WRITERS, PENDING_KEPT_S, LogDriver
 from replog.protocol.sweeping import LogSweeping
 from replog.records.paths import BEGUN_WORD, job_key_path, log_key_path
 from replog.runtime.nursery import for_each
@@ -151,7 +151,7 @@ class _Sweep:
             return ()
         machine = LogSweeping(self._name, victims, self._ledgers.chance.token(), self._now_ms)
         machine.start()
-        await self._driver.drive(machine, no_ledger, b"")
+        await self._driver.drive(machine, NO_WRITERS, b"")
         return machine.deleted
 
     async def _forget(self, job: RegisteredJob, named: frozenset[int]) -> None:

@@ -10,7 +10,8 @@ import trio
 
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers, check_creation
-from replog.errors import NotEnoughBookiesError, TakeoverFailedError
+from replog.config.client import LEDGER_KINDS, UNBOUNDED
+from replog.errors import ConfigError, NotEnoughBookiesError, TakeoverFailedError
 from replog.hookspecs import LogTakenOver
 from replog.log.catalog import elected
 from replog.log.checking import check_leader_custom
@@ -43,6 +44,51 @@ async def _when_bookies_are_back(create: Callable[[], Awaitable[LedgerWriter]], 
         await trio.sleep(_AGAIN_S)
 
 
+def _machine(name: str, ledgers: Ledgers, driver: LogDriver, ledgers_kind: str | None, *, yields: bool) -> LogTakeover:
+    machine = LogTakeover(
+        name,
+        ledgers.chance.token(),
+        ledgers.chance.time_ms(),
+        driver.records.page_segments,
+        yields=yields,
+        is_unbounded=None if ledgers_kind is None else ledgers_kind == UNBOUNDED,
+        is_new_unbounded=ledgers.options.log_ledgers == UNBOUNDED,
+    )
+    machine.start()
+    return machine
+
+
+class _Candidates:
+    """The writers that one takeover makes. The last one is the log's, once the machine is done."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        create_writer: Callable[[int, bool], Awaitable[LedgerWriter]],
+        restarted_by_s: float,
+        password: bytes,
+    ) -> None:
+        self.writers: list[LedgerWriter] = []
+        self._ledgers = ledgers
+        self._create_writer = create_writer
+        self._restarted_by_s = restarted_by_s
+        self._password = password
+
+    async def create(self, segment_number: int, *, is_unbounded: bool) -> int:
+        """As `Writers.create`; waits for bookies that restart."""
+        create = partial(self._create_writer, segment_number, is_unbounded)
+        self.writers.append(await _when_bookies_are_back(create, self._restarted_by_s))
+        return self.writers[-1].ledger_id
+
+    async def take_over(self, ledger_id: int) -> int:
+        """As `Writers.take_over`."""
+        writer = await self._ledgers.take_over(ledger_id, self._password, rolls_fragments=False)
+        # Whether a late request could create it again knows only who created it.
+        writer.is_created_for_certain = False
+        self.writers.append(writer)
+        return writer.metadata.term
+
+
 async def take_over(
     name: str,
     ledgers: Ledgers,
@@ -53,11 +99,12 @@ async def take_over(
     digest_type: DigestType,
     custom: Mapping[str, str] | None = None,
     durability: str | None = None,
+    ledgers_kind: str | None = None,
     *,
     yields: bool = False,
 ) -> LogWriter:
     """Recovers what the last writer left, and becomes the log's writer; the writer before is fenced. If another client takes over
-    meanwhile, it starts over, or with `yields` raises `OvertakenError`.
+    meanwhile, it starts over, or with `yields` raises `OvertakenError`. `ledgers_kind`: as `ledgers` of `Client.write_log`.
 
     It waits for bookies that restart: in each recovery until its deadline, and for some seconds when it creates the new
     ledger. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `TakeoverFailedError` if
@@ -66,31 +113,30 @@ async def take_over(
     again."""
     started = trio.current_time()
 
-    async def create_writer(segment_number: int) -> LedgerWriter:
+    async def create_writer(segment_number: int, is_unbounded: bool) -> LedgerWriter:
         async def announce(ledger_id: int) -> None:
             await driver.records.announce(name, ledger_id, segment_number)
 
-        marked = {**(custom or {}), "log": name}
-        return await ledgers.create(quorum, password, digest_type, marked, announce, durability=durability)
+        return await ledgers.create(
+            quorum,
+            password,
+            digest_type,
+            {**(custom or {}), "log": name},
+            announce,
+            unbounded=is_unbounded,
+            durability=durability,
+            rolls_fragments=False,
+        )
 
     # At most half of the time, so that the compare-and-set, and a second try after a conflict, have the rest.
     restart_s = min(_RESTART_S, ledgers.options.takeover_timeout_s / 2)
-    created: list[LedgerWriter] = []
-
-    async def create_ledger(segment_number: int) -> int:
-        create = partial(create_writer, segment_number)
-        created.append(await _when_bookies_are_back(create, started + restart_s))
-        return created[-1].ledger_id
-
-    machine = LogTakeover(
-        name, ledgers.chance.token(), ledgers.chance.time_ms(), driver.records.page_segments, yields=yields
-    )
-    machine.start()
+    candidates = _Candidates(ledgers, create_writer, started + restart_s, password)
+    machine = _machine(name, ledgers, driver, ledgers_kind, yields=yields)
     writer: LedgerWriter | None = None
     try:
         with trio.move_on_after(ledgers.options.takeover_timeout_s):
-            changed = await driver.drive(machine, create_ledger, password)
-            writer = created[-1]
+            changed = await driver.drive(machine, candidates, password)
+            writer = candidates.writers[-1]
         if writer is None:
             waited = f"not taken over within {ledgers.options.takeover_timeout_s} s"
             problem = f"{waited}: others keep winning, or bookies or the metastore hang"
@@ -100,8 +146,8 @@ async def take_over(
             raise OvertakenError(name, "somebody else has taken it over meanwhile") from None
         raise
     finally:
-        # Each conflict costs a ledger (L1): its record is deleted by the machine, and its writer ends here.
-        for lost in created:
+        # Each conflict costs a ledger (L1), or a term of the last one (L9). What records are needless, the machine deletes.
+        for lost in candidates.writers:
             if lost is not writer:
                 lost.leave()
     segments = changed.metadata.segments
@@ -139,9 +185,14 @@ def taking_over(
     digest_type: DigestType,
     custom: Mapping[str, str] | None,
     durability: str | None,
+    ledgers_kind: str | None,
 ) -> Callable[..., Awaitable[LogWriter]]:
     """`take_over` with these arguments. Raises `ConfigError` for invalid ones, before anything is done."""
     log_key_path(name)
+    if ledgers_kind not in (None, *LEDGER_KINDS):
+        raise ConfigError(f"ledgers={ledgers_kind!r}: the ledgers of a log are {' or '.join(map(repr, LEDGER_KINDS))}")
     check_creation(quorum, password, digest_type, custom, durability)
     check_leader_custom(custom)
-    return partial(take_over, name, ledgers, driver, nursery, quorum, password, digest_type, custom, durability)
+    return partial(
+        take_over, name, ledgers, driver, nursery, quorum, password, digest_type, custom, durability, ledgers_kind
+    )

@@ -98,10 +98,21 @@ class FindSegment(LogEffect):
 
 
 class LogAppending(LogMachine):
-    """One addition. When it is done, `is_new` is True if this machine made it; then `segments` are the ledgers' places."""
+    """One addition. When it is done, `is_new` is True if this machine made it; then `segments` are the ledgers' places.
 
-    def __init__(self, addition: Addition, nonce: str, now_ms: int, page_segments: int = PAGE_SEGMENTS) -> None:
-        super().__init__(LogMetadata(addition.log_name, page_segments=page_segments), None, nonce)
+    A log that it creates gets ledgers as `is_new_unbounded` says, once somebody leads it (L9)."""
+
+    def __init__(
+        self,
+        addition: Addition,
+        nonce: str,
+        now_ms: int,
+        page_segments: int = PAGE_SEGMENTS,
+        *,
+        is_new_unbounded: bool = False,
+    ) -> None:
+        absent = LogMetadata(addition.log_name, page_segments=page_segments, is_unbounded=is_new_unbounded)
+        super().__init__(absent, None, nonce)
         self.is_new = False
         self.segments: tuple[Segment, ...] = ()
         self._addition = addition

@@ -5,6 +5,9 @@ to the last but one while it adds the last (L1). A leader may also add closed le
 the record names the first segment that may still be open, and a takeover fences all from there (L8). Nothing is served
 before the CAS that names the new ledger.
 
+The last ledger of an unbounded log is not closed by a takeover, which goes on with it in a term of its own (L9). The log's
+record names that term: so the CAS deposes a leader that has nothing to append, and would only roll.
+
 The log's record, its head, names only the last ledgers; pages name the others. A page is written before the CAS of
 the head that leaves its segments out. A crash in between leaves a page that repeats what the head says, and the next
 change of the head finds it there. So one CAS decides, however long the log is.
@@ -34,6 +37,16 @@ import attrs
 from replog.errors import FencedError, LedgerNotFoundError, ReplogError, TakeoverFailedError
 from replog.protocol.change import Change, Settled
 from replog.protocol.contents import Contents, Known
+from replog.protocol.log_effects import ContinueLedger as ContinueLedger
+from replog.protocol.log_effects import CreateLedger as CreateLedger
+from replog.protocol.log_effects import DeleteLedger as DeleteLedger
+from replog.protocol.log_effects import LogChanged as LogChanged
+from replog.protocol.log_effects import LogEffect as LogEffect
+from replog.protocol.log_effects import LogFailed as LogFailed
+from replog.protocol.log_effects import ReadLog as ReadLog
+from replog.protocol.log_effects import RecoverLedger as RecoverLedger
+from replog.protocol.log_effects import WriteLog as WriteLog
+from replog.protocol.log_effects import WritePage as WritePage
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
 from replog.protocol.stages import Transitions, after, from_each
 
@@ -51,7 +64,9 @@ _FAILURES = from_each((each for each in _Stage if each is not _Stage.DONE), "fai
 TAKEOVER_TRANSITIONS: Transitions[_Stage] = {
     (_Stage.READING, "log read"): _Stage.RECOVERING,
     (_Stage.RECOVERING, "last ledgers closed"): _Stage.CREATING,
+    (_Stage.RECOVERING, "last ledger goes on"): _Stage.WRITING,
     (_Stage.RECOVERING, "a ledger is missing"): _Stage.READING,
+    (_Stage.RECOVERING, "a ledger is contested"): _Stage.READING,
     (_Stage.CREATING, "ledger created"): _Stage.WRITING,
     (_Stage.WRITING, "change lost"): _Stage.RECOVERING,
     (_Stage.WRITING, "change written"): _Stage.DONE,
@@ -66,81 +81,6 @@ ROLLING_TRANSITIONS: Transitions[_Stage] = {
     (_Stage.WRITING, "change written"): _Stage.DONE,
     **{line: _Stage.DONE for line in _FAILURES if line[0] is not _Stage.RECOVERING},
 }
-
-
-class LogEffect:
-    """An action for the shell to perform."""
-
-
-@attrs.define
-class ReadLog(LogEffect):
-    """Read the log's record. Answer: `log_read`, with None for a record that does not exist."""
-
-    name: str
-
-
-@attrs.define
-class WritePage(LogEffect):
-    """Create this page of the log. Answer: `page_written`, even if it exists already with all these segments, or `abandon`.
-
-    If it exists without one of them, the head's version is not `head_version` any more: then `log_conflict`."""
-
-    page: LogPage
-    head_version: int
-
-
-@attrs.define
-class WriteLog(LogEffect):
-    """CAS the log's record on this version, or create it if that is None.
-    Answer: `log_written`, `log_conflict` or `log_uncertain`."""
-
-    metadata: LogMetadata
-    expected: int | None
-
-
-@attrs.define
-class RecoverLedger(LogEffect):
-    """Fence the ledger and close it. Answer: `ledger_recovered`, `ledger_missing` or `abandon`."""
-
-    ledger_id: int
-
-
-@attrs.define
-class CreateLedger(LogEffect):
-    """Write down that a ledger is pending for this segment of the log, then create it (L7). Answer: `ledger_created` or
-    `abandon`."""
-
-    log_name: str
-    segment_number: int
-
-
-@attrs.define
-class DeleteLedger(LogEffect):
-    """Delete a ledger that lost its CAS. No answer. A ledger that is gone is not an error.
-
-    `segment_number` is the number that it was to get. With `page_number`, that page says which ledger has the number: delete
-    this one only if the page names another, or is gone because its segments were trimmed."""
-
-    ledger_id: int
-    log_name: str
-    segment_number: int
-    page_number: int | None = None
-
-
-@attrs.define
-class LogChanged(LogEffect):
-    """Done: the log's record is this now. `ledger_id` is the new ledger, None for a trim or a deletion."""
-
-    metadata: LogMetadata
-    version: int
-    ledger_id: int | None
-
-
-@attrs.define
-class LogFailed(LogEffect):
-    """Done: the change failed."""
-
-    error: ReplogError
 
 
 class LogMachine(ABC):
@@ -238,18 +178,19 @@ class LogMachine(ABC):
         else:
             self._effects.append(WriteLog(proposed, version))
 
-    def _propose_ledger(self, ledger_id: int, now_ms: int, first_open_number: int) -> None:
+    def _propose_ledger(self, ledger_id: int, now_ms: int, first_open_number: int, *, is_unbounded: bool) -> None:
         """The log with this ledger at its end; what is complete leaves the head for pages."""
         assert all(each.ledger_id != ledger_id for each in self.metadata.segments), "a ledger is added once"
         pages, head = self._ready(now_ms)
         added = head.with_contents(self._known).with_ledger(ledger_id, now_ms)
+        added = attrs.evolve(added, is_unbounded=is_unbounded)
         self._propose(added.open_from(first_open_number), pages)
 
     def _ready(self, now_ms: int) -> tuple[tuple[LogPage, ...], LogMetadata]:
         """The pages that must be written before something is added, and the head to add it to."""
         pages, head = self.metadata.split()
         is_new = self._change.version is None or head.is_deleted
-        return pages, head.begun(now_ms) if is_new else head
+        return pages, head.begun(now_ms, is_unbounded=self._absent.is_unbounded) if is_new else head
 
     def _learn(self, ledger_id: int, contents: Contents | None) -> None:
         if contents is not None:
@@ -303,20 +244,34 @@ class LogMachine(ABC):
 class LogTakeover(LogMachine):
     """Becoming the log's writer (L1). `nonce` is unique to this attempt.
 
-    With `yields`, it fails when somebody else took over or deleted the log meanwhile, and sets `was_overtaken`;
+    `is_unbounded` is the kind of the log's ledgers from now on; None: as the log's record says, and `is_new_unbounded` of
+    a new log (L9). With `yields`, it fails when somebody else took over or deleted the log meanwhile, and sets `was_overtaken`;
     otherwise it starts over."""
 
     def __init__(
-        self, name: str, nonce: str, now_ms: int, page_segments: int = PAGE_SEGMENTS, *, yields: bool = False
+        self,
+        name: str,
+        nonce: str,
+        now_ms: int,
+        page_segments: int = PAGE_SEGMENTS,
+        *,
+        yields: bool = False,
+        is_unbounded: bool | None = None,
+        is_new_unbounded: bool = False,
     ) -> None:
-        super().__init__(LogMetadata(name, page_segments=page_segments), None, nonce)
+        absent = LogMetadata(name, page_segments=page_segments, is_unbounded=is_unbounded or is_new_unbounded)
+        super().__init__(absent, None, nonce)
         self.was_overtaken = False
+        self.contests = 0  # how often somebody else claimed a term of the last ledger meanwhile
         self.recovered: tuple[int, ...] = ()  # the ledgers that are closed, once it is done
         self._yields = yields
         self._now_ms = now_ms
         self._stage = _Stage.READING
         self._to_recover: list[int] = []
         self._ledger_id: int | None = None
+        self._wished = is_unbounded
+        self._term: int | None = None  # in which the last ledger goes on, if it does
+        self._last_read: tuple[Segment, ...] = ()  # the last segment, as the record had it that this is based on
         # A ledger that was not found, and the version that named it
         self._missing: tuple[int, int | None] | None = None
 
@@ -331,17 +286,45 @@ class LogTakeover(LogMachine):
 
     def _start_over(self) -> None:
         self._move("log read" if self._stage is _Stage.READING else "change lost")
+        self._last_read, self._term = self.metadata.segments[-1:], None
         self.recovered = tuple(segment.ledger_id for segment in self.metadata.to_recover())
         self._to_recover = list(self.recovered)
         self._effects += [RecoverLedger(ledger_id) for ledger_id in self._to_recover]
-        self._create_when_recovered()
+        # Only the last: behind any other one there is a ledger already, and readers have gone on to that (L9).
+        if self._is_unbounded and self._to_recover:
+            self._effects[-1] = ContinueLedger(self._to_recover[-1])
+        self._go_on_when_recovered()
+
+    @property
+    def _is_unbounded(self) -> bool:
+        log = self._absent if self._change.version is None or self.metadata.is_deleted else self.metadata
+        return log.is_unbounded if self._wished is None else self._wished
 
     def ledger_recovered(self, ledger_id: int, contents: Contents | None = None) -> None:
         """This ledger is closed: nothing more is ever confirmed in it. `contents` is what it holds, if that is known."""
         if self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
             self._learn(ledger_id, contents)
             self._to_recover.remove(ledger_id)
-            self._create_when_recovered()
+            self._go_on_when_recovered()
+
+    def ledger_continued(self, ledger_id: int, term: int) -> None:
+        """The log's last ledger is open for this client, in this term: nobody before it confirms anything more in it."""
+        if self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
+            assert ledger_id == self.metadata.segments[-1].ledger_id, "only the last ledger goes on (L9)"
+            self.recovered = tuple(each for each in self.recovered if each != ledger_id)
+            self._term = term
+            self.ledger_recovered(ledger_id)
+
+    def ledger_contested(self, ledger_id: int) -> None:
+        """Somebody else claimed a term of this ledger meanwhile: a takeover, or a job that closes it."""
+        if self._stage is not _Stage.RECOVERING or ledger_id not in self._to_recover:
+            return
+        self.contests += 1
+        if self._yields:
+            self._fail_overtaken()
+        else:
+            self._move("a ledger is contested")
+            self._effects.append(ReadLog(self.metadata.name))
 
     def ledger_missing(self, ledger_id: int) -> None:
         """This ledger does not exist: somebody trimmed the log meanwhile, so the list must have changed."""
@@ -357,10 +340,20 @@ class LogTakeover(LogMachine):
         self._move("a ledger is missing")
         self._effects.append(ReadLog(self.metadata.name))
 
-    def _create_when_recovered(self) -> None:
-        if not self._to_recover:
+    def _go_on_when_recovered(self) -> None:
+        if self._to_recover:
+            return
+        log = self.metadata
+        if self._term is None:
             self._move("last ledgers closed")
-            self._effects.append(CreateLedger(self.metadata.name, self.metadata.next_segment_number))
+            self._effects.append(CreateLedger(log.name, log.next_segment_number, self._is_unbounded))
+            return
+        self._move("last ledger goes on")
+        self._ledger_id = log.segments[-1].ledger_id
+        pages, head = self._ready(self._now_ms)
+        led = attrs.evolve(head.with_contents(self._known).led_in(self._term), is_unbounded=True)
+        # All before the last one were recovered now, or were closed before the head was read (L8).
+        self._propose(led.open_from(log.next_segment_number - 1), pages)
 
     def ledger_created(self, ledger_id: int) -> None:
         """The new ledger exists; the log does not name it yet."""
@@ -370,21 +363,26 @@ class LogTakeover(LogMachine):
         assert self._ledger_id is None, "one new ledger for each attempt"
         self._ledger_id = ledger_id
         # All before the new ledger were recovered now, or were closed before the head was read (L8).
-        self._propose_ledger(ledger_id, self._now_ms, self.metadata.next_segment_number)
+        next_number = self.metadata.next_segment_number
+        self._propose_ledger(ledger_id, self._now_ms, next_number, is_unbounded=self._is_unbounded)
 
     def _won(self) -> None:
-        assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the new ledger (L1)"
+        assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the ledger (L1)"
         self._finish(self._ledger_id)
 
     def _lost(self, proposed: LogMetadata) -> None:
-        self._give_back(proposed.segments[-1])
+        if self._term is None:
+            self._give_back(proposed.segments[-1])
         self._ledger_id = None
         # Compared by the last ledger: a trim changes the record, too, and deposes nobody.
-        if self._yields and self.metadata.segments[-1:] != proposed.segments[-2:-1]:
-            self.was_overtaken = True
-            self._fail(TakeoverFailedError(self.metadata.name, "somebody else has taken it over meanwhile"))
+        if self._yields and self.metadata.segments[-1:] != self._last_read:
+            self._fail_overtaken()
         else:
             self._start_over()
+
+    def _fail_overtaken(self) -> None:
+        self.was_overtaken = True
+        self._fail(TakeoverFailedError(self.metadata.name, "somebody else has taken it over meanwhile"))
 
     def _move(self, event: str) -> None:
         self._stage = after(TAKEOVER_TRANSITIONS, self._stage, event)
@@ -430,7 +428,7 @@ class LogRolling(LogMachine):
             self._effects.append(ReadLog(self.metadata.name))
         else:
             self._move("ledger of an earlier roll")
-            self._propose_ledger(self._ledger_id, self._now_ms, self._current.number)
+            self._propose_next(self._ledger_id)
 
     def _start_over(self) -> None:
         log, segments = self.metadata, self.metadata.segments
@@ -438,7 +436,7 @@ class LogRolling(LogMachine):
         if segments and segments[-1] == self._current:
             self._move("log read" if self._stage is _Stage.READING else "change lost")
             self._ledger_id = None
-            self._effects.append(CreateLedger(log.name, log.next_segment_number))
+            self._effects.append(CreateLedger(log.name, log.next_segment_number, log.is_unbounded))
         else:
             problem = f"somebody took over log {log.name!r} while it was rolled (L5): this writer is deposed"
             self._fail(FencedError(self._current.ledger_id, problem))
@@ -450,8 +448,12 @@ class LogRolling(LogMachine):
             self._ledger_id = ledger_id
             assert self._change.version is not None, "a log that is rolled has a record"
             self.base = (self.metadata, self._change.version)
-            # The leader closes its previous ledger before it rolls, and goes on to write to the current one (L8).
-            self._propose_ledger(ledger_id, self._now_ms, self._current.number)
+            self._propose_next(ledger_id)
+
+    def _propose_next(self, ledger_id: int) -> None:
+        # The leader closes its previous ledger before it rolls, and goes on to write to the current one (L8).
+        number, is_unbounded = self._current.number, self.metadata.is_unbounded
+        self._propose_ledger(ledger_id, self._now_ms, number, is_unbounded=is_unbounded)
 
     def _won(self) -> None:
         assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the new ledger (L2)"

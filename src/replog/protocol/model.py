@@ -170,13 +170,15 @@ class Segment:
     """A ledger's place in a log. Numbers grow by one and are never reused (L3); ledger ids need not grow.
 
     `contents` is written by the first change of the log's record after the ledger was closed, by a client that knows it. With
-    it, the ledger is closed; without it, the ledger's own record tells."""
+    it, the ledger is closed; without it, the ledger's own record tells. `term` is the ledger's term of the last takeover that
+    served (L9); of a bounded ledger it stays 1."""
 
     number: int
     ledger_id: int
     created_at_ms: int = 0
     # A segment stays the same one whatever is known of it: a page and a head may differ in that.
     contents: Contents | None = attrs.field(default=None, eq=False)
+    term: int = WRITER_TERM
 
     @property
     def place(self) -> Segment:
@@ -276,7 +278,9 @@ class LogMetadata:
     were trimmed, or the log was deleted, and their ledgers may still exist (L7): `dropped` are those of them that left this
     record, the others are in pages.
 
-    `cursors` are here so that a change of them and a trim conflict: their names are unique, and they end with the log."""
+    `cursors` are here so that a change of them and a trim conflict: their names are unique, and they end with the log.
+
+    With `is_unbounded` new ledgers of the log are unbounded, and a takeover goes on with the last one, if that is (L9)."""
 
     name: str
     segments: tuple[Segment, ...] = ()
@@ -293,6 +297,7 @@ class LogMetadata:
     dropped: tuple[Segment, ...] = ()
     first_open_number: int = 1
     cursors: tuple[LogCursor, ...] = ()
+    is_unbounded: bool = False
 
     @property
     def is_deleted(self) -> bool:
@@ -351,6 +356,12 @@ class LogMetadata:
         added = tuple(Segment(number, ledger_id, created_at_ms) for number, ledger_id in enumerate(ledger_ids, first))
         return attrs.evolve(self, segments=(*self.segments, *added), next_segment_number=first + len(added))
 
+    def led_in(self, term: int) -> LogMetadata:
+        """The same, whose last ledger is written in this term (L9)."""
+        last = self.segments[-1]
+        assert term > last.term, "each takeover of a ledger has a higher term (T2)"
+        return attrs.evolve(self, segments=(*self.segments[:-1], attrs.evolve(last, term=term)))
+
     def has_committed(self, transaction: Transaction) -> bool:
         """True if this number, or a higher one, was committed under this name."""
         return any(
@@ -383,10 +394,12 @@ class LogMetadata:
         )
         return attrs.evolve(self, transactions=kept)
 
-    def begun(self, now_ms: int) -> LogMetadata:
+    def begun(self, now_ms: int, *, is_unbounded: bool) -> LogMetadata:
         """The log that begins where there was none, or where one was deleted: it keeps only the numbers of that one."""
         # The numbers stay, so that no position of the deleted log ever names a record of this one (L4).
-        return attrs.evolve(self, created_at_ms=now_ms, deleted_at_ms=0, custom={}, transactions=())
+        return attrs.evolve(
+            self, created_at_ms=now_ms, deleted_at_ms=0, custom={}, transactions=(), is_unbounded=is_unbounded
+        )
 
     def split(self) -> tuple[tuple[LogPage, ...], LogMetadata]:
         """The pages that are complete and may leave the head, and the head without them: it keeps `page_segments` segments

@@ -21,6 +21,7 @@ from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import (
+    WRITER_TERM,
     Durability,
     JobLedger,
     JobPart,
@@ -62,7 +63,9 @@ _TERM_FIELDS = ("is_unbounded", "owner", "open_term", "trim_to")
 _DURABILITY_FIELDS = ("durability", "full_before")
 _SHOWN_BYTES = 200  # of a damaged value, in an error
 _CONTENTS_TYPES = frozenset((int, *rest) for rest in itertools.product((int, type(None)), repeat=3))
-_SEGMENT_TYPES = frozenset([(int, int, int), *((int, int, int, *contents) for contents in _CONTENTS_TYPES)])
+_SEGMENT_TYPES = frozenset(
+    (int, int, int, *contents, *term) for contents in ((), *_CONTENTS_TYPES) for term in ((), (int,))
+)
 
 
 def encode(
@@ -72,6 +75,8 @@ def encode(
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
     if isinstance(record, LedgerMetadata):
         fields = _of_its_kind(fields, record)
+    if isinstance(record, LogMetadata):
+        fields = _of_log_kind(fields)
     if "segments" in fields:
         fields["segments"] = fields.pop("segments")  # last: people see the rest first
     # Custom metadata may hold lone surrogates: strict UTF-8 would refuse them, and `json.loads` reads them back.
@@ -90,6 +95,14 @@ def _of_its_kind(fields: dict[str, Any], metadata: LedgerMetadata) -> dict[str, 
         if name in required or name not in (*_TERM_FIELDS, *_DURABILITY_FIELDS)
     }
     return {**kept, "required": required} if required else kept
+
+
+def _of_log_kind(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a log. A version that knows nothing of unbounded logs refuses one: it would close the last ledger, and
+    forget which term leads."""
+    if fields.pop("is_unbounded"):
+        return {**fields, "is_unbounded": True, "required": ["is_unbounded"]}
+    return fields
 
 
 def decode(key: str, value: bytes, record_type: type[Record]) -> Record:
@@ -193,7 +206,8 @@ def _structure_gap(value: Any, _type: type) -> Gap:
 def _unstructure_segment(segment: Segment) -> tuple[int | None, ...]:
     # In one list: a log's record has hundreds of segments, and a page a hundred.
     place = (segment.number, segment.ledger_id, segment.created_at_ms)
-    return place if segment.contents is None else (*place, *segment.contents.as_tuple())
+    contents = () if segment.contents is None else segment.contents.as_tuple()
+    return (*place, *contents) if segment.term == WRITER_TERM else (*place, *contents, segment.term)
 
 
 def _structure_segment(value: Any, _type: type) -> Segment:
@@ -201,14 +215,15 @@ def _structure_segment(value: Any, _type: type) -> Segment:
     types = tuple(map(type, value)) if isinstance(value, list) else ()
     if types not in _SEGMENT_TYPES:
         raise TypeError(
-            f"{value!r} is not a segment, which is three numbers: its own, its ledger's, and its time in ms; and four of what "
-            "the ledger holds, if it is closed and that is known: each of its bytes and times is a number or null"
+            f"{value!r} is not a segment, which is three numbers: its own, its ledger's, and its time in ms; four of what the "
+            "ledger holds, if it is closed and that is known: each of its bytes and times is a number or null; and its term, "
+            "above 1"
         )
     if len(value) == 3:
         return Segment(*value)
-    number, ledger_id, created_at_ms, entries, size_bytes, first_sent_ms, last_sent_ms = value
-    contents = _possible(Contents(entries, size_bytes, first_sent_ms, last_sent_ms))
-    return Segment(number, ledger_id, created_at_ms, contents)
+    term = value[-1] if len(value) in (4, 8) else WRITER_TERM
+    contents = _possible(Contents(*value[3:7])) if len(value) > 6 else None
+    return Segment(value[0], value[1], value[2], contents, term)
 
 
 def _structure_contents(value: Any, _type: type) -> Contents:

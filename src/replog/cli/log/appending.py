@@ -53,6 +53,7 @@ class Asked:
     for_programs: bool
     quorum: Quorum | None
     digest_type: DigestType
+    ledgers: str | None
 
 
 @takes_connection
@@ -78,6 +79,12 @@ def append(
         ),
     ] = None,
     digest: Annotated[str, typer.Option(metavar="TYPE", help="crc32c, or hmac-sha256 with a password.")] = "crc32c",
+    ledgers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="bounded, or unbounded: leaders go on in one ledger. Left out: as the log has it."
+        ),
+    ] = None,
     for_programs: AsJSON = False,
 ) -> None:
     """Append to a log, and print the positions of the entries once they are confirmed.
@@ -87,7 +94,7 @@ def append(
     if entries and (delimiter is not None or null or length_prefixed or whole):
         raise ConfigError("entries are given as arguments: leave --delimiter, --null, --length-prefixed, --whole out")
     asked = Asked(
-        name, tuple(entries or ()), form, lead, positions, for_programs, _quorum(quorum), _digest_type(digest)
+        name, tuple(entries or ()), form, lead, positions, for_programs, _quorum(quorum), _digest_type(digest), ledgers
     )
     standard_output()  # do not begin if the result cannot be printed
     run_gently(_append, connection, asked)
@@ -139,7 +146,8 @@ def _writer(client: Client, asked: Asked, password: bytes) -> AbstractAsyncConte
     if asked.leads and sys.stderr.isatty():
         print(f"replog: waiting to lead log {asked.name}", file=sys.stderr)
     opened = client.lead_log if asked.leads else client.write_log
-    return opened(asked.name, quorum=asked.quorum, password=password, digest_type=asked.digest_type, custom=custom)
+    wanted = {"quorum": asked.quorum, "digest_type": asked.digest_type, "ledgers": asked.ledgers}
+    return opened(asked.name, password=password, custom=custom, **wanted)  # type: ignore[arg-type]
 
 
 class Tally:

@@ -11,6 +11,7 @@ from replog.cli.connecting import Connection, client_from, concurrently, confirm
 from replog.cli.figures import parse_duration_s
 from replog.cli.ledger.facts import LedgerFacts, facts_of, time_for_people, time_of
 from replog.cli.output import AsJSON, Listing, as_size, emit, print_json, print_json_line
+from replog.config.client import UNBOUNDED
 from replog.errors import LedgerNotFoundError, LogNotFoundError
 from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
 
@@ -77,7 +78,12 @@ def _head(metadata: LogMetadata) -> dict[str, object]:
         "segment_count": metadata.segment_count,
         "begins_at": str(Position(metadata.first_segment_number, 0)),
         "next_segment": metadata.next_segment_number,
+        "ledgers": _kind(metadata),
     }
+
+
+def _kind(metadata: LogMetadata) -> str:
+    return UNBOUNDED if metadata.is_unbounded else "bounded"
 
 
 # -- show ---------------------------------------------------------------------------------------------------------
@@ -120,6 +126,7 @@ def _segment_as_json(segment: Segment, facts: LedgerFacts | None) -> dict[str, o
     return {
         "number": segment.number,
         "ledger_id": segment.ledger_id,
+        "term": segment.term,
         "state": "missing" if facts is None else facts.metadata.state.value,
         "entries": None if facts is None else facts.entries,
         "last_position": _last_position(segment, facts),
@@ -162,6 +169,8 @@ def _print(metadata: LogMetadata, found: list[tuple[Segment, LedgerFacts | None]
     emit(
         f"log {metadata.name}: {count}, {at_least}{entries} {'entry' if entries == 1 else 'entries'}{total}; {_state(found)}\n"
     )
+    if metadata.is_unbounded:
+        emit(f"its ledgers are unbounded; the last one is led in term {found[-1][0].term}\n")
     for problem in problems:
         emit(f"{problem}\n")
 
