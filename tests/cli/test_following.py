@@ -87,7 +87,7 @@ async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 
 
 def asked(*, leads: bool = False, for_programs: bool = False, positions: bool = True) -> Asked:
-    return Asked("log", (), Delimited(b"\n", "line"), leads, positions, for_programs, None, DigestType.CRC32C)
+    return Asked("log", (), Delimited(b"\n", "line"), leads, positions, for_programs, None, DigestType.CRC32C, None)
 
 
 # -- tail ---------------------------------------------------------------------------------------------------------
