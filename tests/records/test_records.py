@@ -20,8 +20,6 @@ from replog.protocol.gaps import Gap
 from replog.protocol.model import (
     Durability,
     Fragment,
-    JobLedger,
-    JobPart,
     LedgerMetadata,
     LedgerState,
     LogMetadata,
@@ -32,6 +30,7 @@ from replog.protocol.model import (
 )
 from replog.protocol.quorum import Quorum
 from replog.records.cursors import decode_cursor, encode_cursor
+from replog.records.jobs import JobLedger, JobPart
 from replog.records.ledgers import decode_ledger, encode_ledger
 from replog.records.logs import (
     decode_job_ledger,

@@ -12,7 +12,7 @@ import attrs
 
 from replog.client.ledger_records import LedgerRecords
 from replog.errors import KeyNotFoundError
-from replog.protocol.model import JobLedger, JobPart
+from replog.records.jobs import JobLedger, JobPart
 from replog.records.logs import decode_job_ledger, decode_job_part, encode_job_ledger, encode_job_part
 from replog.records.paths import (
     BEGUN_WORD,

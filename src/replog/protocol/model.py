@@ -213,32 +213,6 @@ class PendingLedger:
 
 
 @attrs.frozen
-class JobLedger:
-    """A ledger that a job writes for a log: written before the ledger is created, so that a sweep finds it."""
-
-    log_name: str
-    job: str
-    ledger_id: int
-    created_at_ms: int = 0
-
-
-@attrs.frozen
-class JobPart:
-    """What one task of a job wrote: the ledger of the first attempt that ended. None for the ledger if it had no rows.
-
-    `action` names what the tasks belong to, so that a writer that serves a second one is noticed."""
-
-    log_name: str
-    job: str
-    writer: int
-    partition: int
-    ledger_id: int | None
-    rows: int
-    action: str
-    created_at_ms: int = 0
-
-
-@attrs.frozen
 class Transaction:
     """What was committed to a log under one name: the highest number. A later commit with that number or a lower one is a
     repetition, and changes nothing. `committed_at_ms` is by the committer's clock."""

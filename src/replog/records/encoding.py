@@ -23,8 +23,6 @@ from replog.protocol.gaps import Gap
 from replog.protocol.model import (
     WRITER_TERM,
     Durability,
-    JobLedger,
-    JobPart,
     LedgerMetadata,
     LogCursor,
     LogMetadata,
@@ -34,6 +32,7 @@ from replog.protocol.model import (
     Segment,
     Transaction,
 )
+from replog.records.jobs import JobLedger, JobPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

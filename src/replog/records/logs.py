@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from replog.errors import MetastoreCorruptError
-from replog.protocol.model import JobLedger, JobPart, LogMetadata, LogPage, PendingLedger
+from replog.protocol.model import LogMetadata, LogPage, PendingLedger
 from replog.records.encoding import corrupt, decode, encode
+from replog.records.jobs import JobLedger, JobPart
 from replog.records.paths import (
     LEDGER_ID_MAX,
     LOGS_KEY,

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 
 import replog
 from replog.errors import ConfigError, JobAbandonedError, ReplogError
-from replog.protocol.model import JobPart
+from replog.records.jobs import JobPart
 from replog.records.paths import job_part_key_path
 from replog.spark.committing import Job, abort_job, check_log, commit_job, is_committed
 from replog.spark.options import SparkOptions

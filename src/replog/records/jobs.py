@@ -1,0 +1,31 @@
+"""What jobs leave in the metastore until a commit or a sweep: their ledgers, and what their tasks wrote."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class JobLedger:
+    """A ledger that a job writes for a log: written before the ledger is created, so that a sweep finds it."""
+
+    log_name: str
+    job: str
+    ledger_id: int
+    created_at_ms: int = 0
+
+
+@attrs.frozen
+class JobPart:
+    """What one task of a job wrote: the ledger of the first attempt that ended. None for the ledger if it had no rows.
+
+    `action` names what the tasks belong to, so that a writer that serves a second one is noticed."""
+
+    log_name: str
+    job: str
+    writer: int
+    partition: int
+    ledger_id: int | None
+    rows: int
+    action: str
+    created_at_ms: int = 0
