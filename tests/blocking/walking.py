@@ -59,6 +59,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "raise_ledger_term": (999,),
     "recover_ledger": (999,),
     "restore": ("/dev/null/no-directory",),
+    "retain_log": ("log",),
     "retire_transactions": ("log", ["absent"]),
     "RunningMachine.read": (length,),
     "call": (Machine.wave,),
@@ -73,6 +74,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 NAMED: dict[str, dict[str, Any]] = {
     "move_cursor": {"to": "1:0"},
+    "retain_log": {"size_bytes": 1 << 40},
     "run_machine": {"listen": ()},
     "trim_ledger": {"before": 0},
     "trim_log": {"before": "1:0"},

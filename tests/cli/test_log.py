@@ -139,6 +139,8 @@ def test_more_is_appended_than_may_be_in_flight(
         (["read", "log", "--json", "--null"], "--json includes everything"),
         (["read", "log", "--option", "x"], "name=value"),
         (["trim", "log", "--before", "17"], "invalid position"),
+        (["retain", "log"], "nothing says what to keep"),
+        (["retain", "log", "--bytes", "much"], "write a size as"),
         (["delete", "log"], "use --yes"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
@@ -266,6 +268,7 @@ def test_a_log_is_shown_trimmed_and_deleted(replog_log: Run, tmp_path: Path) -> 
     assert "log log: 4 segments, 5 entries, 4.9 KiB; closed: nobody writes to it" in output
     assert json.loads(replog_log("show", "log", "--no-sizes", "--json")[1])["segments"][0]["size_bytes"] is None
 
+    assert replog_log("retain", "log", "--age", "1d")[1] == "log log: no segments dropped; it begins at 1:0\n"
     assert replog_log("trim", "log", "--before", "1:2")[1] == "log log: no segments dropped; it begins at 1:0\n"
     assert replog_log("trim", "log", "--before", "3:0")[1] == "log log: 2 segments dropped; it begins at 3:0\n"
     trimmed = json.loads(replog_log("trim", "log", "--before", "4:0", "--json")[1])

@@ -32,6 +32,7 @@ from replog.log.log_reader import LogReader
 from replog.log.log_records import LogRecords
 from replog.log.log_summaries import LogSummaries, LogSummary
 from replog.log.log_writer import LogWriter
+from replog.log.retention import Retention, retain
 from replog.log.since import reader_since, time_ns_of
 from replog.log.takeover import lead, taking_over
 from replog.machine import LogOptions, MachineOptions, RunningMachine, State, run_machine, surroundings_of
@@ -320,6 +321,21 @@ class Client(LedgerVerbs, CursorVerbs):
         Raises `LogNotFoundError`, `PositionError`. If it raises or is cancelled, trimming again is harmless."""
         known = self._ledgers, self._log_driver, self._cursors
         return await catalog.trim(name, Position.parse(before), *known, ignores_cursors=ignore_cursors)
+
+    async def retain_log(
+        self, name: str, *, age: timedelta | None = None, size_bytes: int | None = None, committed: bool = False
+    ) -> Position:
+        """Drops the oldest ledgers of a log (L3): those of which all was sent longer ago than `age`, those behind which there are
+        `size_bytes` of payload, and with `committed` those that every cursor has committed, if there are cursors. Returns where
+        the log begins now.
+
+        A ledger stays, with all that follow it, while the log's record does not say its size or when its last entry was sent;
+        the last one always stays. A time is by the clock of its writer, and now by this client's.
+
+        Raises `TrimBlockedError`, which names the cursor that needs more, after it has trimmed what is before that;
+        `LogNotFoundError`, `ConfigError`, `MetastoreError`. If it raises or is cancelled, calling again is harmless."""
+        kept = Retention(age=age, size_bytes=size_bytes, committed=committed)
+        return await retain(name, kept, self._ledgers, self._log_driver, self._cursors)
 
     async def delete_log(self, name: str, *, password: bytes = b"") -> None:
         """Fences a log's writer, and deletes the log, its ledgers and its cursors. Deleting again is harmless.

@@ -352,6 +352,18 @@ class Client:
         The last ledger always stays: `roll` first, to be able to drop it. What a cursor has not committed stays, too, unless
         `ignore_cursors`: then it raises `TrimBlockedError`, which names the cursor, after it has trimmed what is before that.
         Raises `LogNotFoundError`, `PositionError`. If it raises or is cancelled, trimming again is harmless."""
+    def retain_log(
+        self, name: str, *, age: timedelta | None = None, size_bytes: int | None = None, committed: bool = False
+    ) -> Position:
+        """Drops the oldest ledgers of a log (L3): those of which all was sent longer ago than `age`, those behind which there are
+        `size_bytes` of payload, and with `committed` those that every cursor has committed, if there are cursors. Returns where
+        the log begins now.
+
+        A ledger stays, with all that follow it, while the log's record does not say its size or when its last entry was sent;
+        the last one always stays. A time is by the clock of its writer, and now by this client's.
+
+        Raises `TrimBlockedError`, which names the cursor that needs more, after it has trimmed what is before that;
+        `LogNotFoundError`, `ConfigError`, `MetastoreError`. If it raises or is cancelled, calling again is harmless."""
     def delete_log(self, name: str, *, password: bytes = b"") -> None:
         """Fences a log's writer, and deletes the log, its ledgers and its cursors. Deleting again is harmless.
 

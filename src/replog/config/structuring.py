@@ -57,12 +57,20 @@ def _describe(error: BaseException, _type: type | None) -> str:
     return "; ".join(error.faults) if isinstance(error, FaultsError) else str(error)
 
 
+def parse_size_bytes(text: str) -> int | None:
+    """Read a size as people write it, 64MiB or 1000, in bytes; None if it is none."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    multiple = int(match[1])
+    for _ in range(" kmgt".index((match[2] or " ").lower())):
+        multiple *= 1024 if match[3] else 1000
+    return multiple
+
+
 def _structure_int(value: Any, _type: type) -> int:
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        multiple = int(match[1])
-        for _ in range(" kmgt".index((match[2] or " ").lower())):
-            multiple *= 1024 if match[3] else 1000
-        return multiple
+    if isinstance(value, str) and (size_bytes := parse_size_bytes(value)) is not None:
+        return size_bytes
     # `true` in a TOML file is an int to Python; as a number it would silently be 1.
     if isinstance(value, int) and not isinstance(value, bool):
         return value

@@ -1,0 +1,63 @@
+"""`replog log retain`: drops what a log need not keep."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from replog.cli.connecting import Connection, client_from, run, takes_connection
+from replog.cli.figures import parse_duration_s
+from replog.cli.output import AsJSON, emit, print_json
+from replog.config.structuring import parse_size_bytes
+from replog.errors import ConfigError
+from replog.log.retention import Retention
+from replog.protocol.model import Position
+
+
+@takes_connection
+def retain(
+    connection: Connection,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The log.")],
+    age: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Drop segments that ended longer ago: 90s, 15m, 12h, 7d.")
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option("--bytes", metavar="SIZE", help="Drop segments behind which there is so much: 500MB, 10GiB."),
+    ] = None,
+    committed: Annotated[
+        bool, typer.Option("--committed", help="Drop segments that every cursor has committed, if there are cursors.")
+    ] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """Drop the oldest segments of a log: by age, by bytes, or once cursors have committed them.
+
+    In doubt a segment stays, and all behind it; so do the last one, and what a cursor needs. Then that cursor is named, and the
+    exit status is 1."""
+    kept = Retention(
+        age=None if age is None else timedelta(seconds=parse_duration_s(age)),
+        size_bytes=None if size is None else _size_bytes(size),
+        committed=committed,
+    )
+    dropped, begins_at = run(_retain, connection, name, kept)
+    if for_programs:
+        print_json({"log": name, "dropped_segments": dropped, "begins_at": str(begins_at)})
+    else:
+        count = "1 segment" if dropped == 1 else f"{dropped or 'no'} segments"
+        emit(f"log {name}: {count} dropped; it begins at {begins_at}\n")
+
+
+async def _retain(connection: Connection, name: str, kept: Retention) -> tuple[int, Position]:
+    async with client_from(connection) as client:
+        metadata = await client.log_metadata(name)
+        begins_at = await client.retain_log(name, age=kept.age, size_bytes=kept.size_bytes, committed=kept.committed)
+    return max(0, begins_at.segment - metadata.first_segment_number), begins_at
+
+
+def _size_bytes(text: str) -> int:
+    size_bytes = parse_size_bytes(text)
+    if size_bytes is None:
+        raise ConfigError(f"--bytes {text}: write a size as 1000000, 500MB or 10GiB; nothing was dropped")
+    return size_bytes

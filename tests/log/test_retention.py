@@ -1,0 +1,87 @@
+"""What a log keeps: by age, by bytes and by cursors; in doubt a segment stays, and all that follow it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import trio
+import trio.testing
+
+import replog
+from replog.config import ClientOptions
+from replog.log.retention import Retention, first_kept
+from replog.protocol.contents import Contents
+from replog.protocol.model import Position, Segment
+from replog.runtime.chance import Chance, use_chance
+from tests.kit import cluster
+
+QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+AGED = Retention(age=timedelta(milliseconds=100))
+KNOWN = [Contents(2, 10, 100, 200), Contents(1, 20, 300, 300), Contents(1, 30, 400, 400), None]
+
+
+@pytest.mark.parametrize(
+    ("contents", "kept", "now_ms", "committed_before", "first"),
+    [
+        (KNOWN, AGED, 300, None, 1),
+        (KNOWN, AGED, 301, None, 2),
+        (KNOWN, AGED, 10_000, None, 4),
+        ([KNOWN[0], None, *KNOWN[2:]], AGED, 10_000, None, 2),
+        ([KNOWN[0], Contents(1, 20, 300, None), *KNOWN[2:]], AGED, 10_000, None, 2),
+        ([Contents(1, 10, 900, 900), *KNOWN[1:]], AGED, 600, None, 1),
+        ([Contents(0, 0), *KNOWN[1:]], AGED, 0, None, 2),
+        (KNOWN, Retention(size_bytes=51), 0, None, 1),
+        (KNOWN, Retention(size_bytes=50), 0, None, 2),
+        (KNOWN, Retention(size_bytes=30), 0, None, 3),
+        (KNOWN, Retention(size_bytes=0), 0, None, 4),
+        ([KNOWN[0], None, *KNOWN[2:]], Retention(size_bytes=30), 0, None, 2),
+        ([KNOWN[0], None, *KNOWN[2:]], Retention(size_bytes=31), 0, None, 1),
+        ([Contents(5), *KNOWN[1:]], Retention(size_bytes=1), 0, None, 1),
+        (KNOWN, Retention(committed=True), 0, None, 1),
+        (KNOWN, Retention(committed=True), 0, 3, 3),
+        ([None, None], Retention(committed=True), 0, 9, 2),
+        (KNOWN, Retention(age=timedelta(milliseconds=100), size_bytes=30), 301, None, 3),
+        ([None], Retention(size_bytes=0), 0, None, 1),
+    ],
+)
+def test_what_is_kept_is_what_no_limit_lets_go(
+    contents: list[Contents | None], kept: Retention, now_ms: int, committed_before: int | None, first: int
+) -> None:
+    segments = [Segment(number, 100 + number, 0, each) for number, each in enumerate(contents, 1)]
+    assert first_kept(segments, kept, now_ms, committed_before) == first
+
+
+async def test_old_segments_go_and_a_cursor_is_named(autojump_clock: trio.testing.MockClock) -> None:
+    now_ns = [10**18]
+    use_chance(Chance(time_ns=lambda: now_ns[0]))
+    async with cluster() as world, world.client(QUICK) as client, client.write_log("log") as log:
+        for _ in range(6):
+            await log.append(b"0123456789")
+            now_ns[0] += 10**9
+            await log.roll()
+        assert await client.retain_log("log", age=timedelta(hours=1)) == Position(1, 0)
+        assert await client.retain_log("log", age=timedelta(seconds=5, milliseconds=500)) == Position(2, 0)
+        assert await client.retain_log("log", size_bytes=30) == Position(3, 0)
+        assert await client.retain_log("log", committed=True) == Position(3, 0), "there is no cursor"
+        async with client.cursor("log", "billing") as cursor:
+            for _ in range(2):
+                await cursor.receive()
+            await cursor.commit()
+            with pytest.raises(replog.TrimBlockedError, match="billing"):
+                await client.retain_log("log", age=timedelta(0))
+            assert (await client.log_metadata("log")).first_segment_number == 5
+            await cursor.receive()
+            await cursor.commit()
+            assert await client.retain_log("log", committed=True) == Position(6, 0)
+        await client.delete_cursor("log", "billing")
+        # The record says nothing yet of the one that was closed last.
+        assert await client.retain_log("log", age=timedelta(0)) == Position(6, 0)
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"age": timedelta(-1)}, {"age": 7}, {"size_bytes": -1}, {"size_bytes": 1.5}], ids=str
+)
+def test_what_is_no_limit_is_refused(limits: dict[str, object]) -> None:
+    with pytest.raises(replog.ConfigError):
+        Retention(**limits)  # type: ignore[arg-type]
