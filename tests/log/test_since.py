@@ -57,10 +57,10 @@ async def found(client: replog.Client, since: datetime | timedelta) -> list[repl
 
 
 @asynccontextmanager
-async def leading(client: replog.Client, quorum: replog.Quorum) -> AsyncIterator[replog.LogWriter]:
+async def leading(client: replog.Client, quorum: replog.Quorum, ledgers: str) -> AsyncIterator[replog.LogWriter]:
     """As `write_log`, for one that may be deposed."""
     with suppress(replog.FencedError):
-        async with client.write_log("log", quorum=quorum) as log:
+        async with client.write_log("log", quorum=quorum, ledgers=ledgers) as log:
             yield log
 
 
@@ -95,8 +95,10 @@ async def test_reading_begins_at_the_first_entry_since(clock: Clock) -> None:
         assert len(await found(client, START + timedelta(seconds=11))) == 2, "closed by its writer"
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_nothing_is_skipped_whatever_clocks_do(clock: Clock, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "ledgers"), [(0, "bounded"), (1, "bounded"), (2, "bounded"), (3, "unbounded"), (4, "unbounded")]
+)
+async def test_nothing_is_skipped_whatever_clocks_do(clock: Clock, seed: int, ledgers: str) -> None:
     """Leaders one after the other with clocks of their own, some of which go back; some are deposed, some leave in order, and one
     client adds a job's ledger."""
     chance = random.Random(seed)
@@ -107,7 +109,7 @@ async def test_nothing_is_skipped_whatever_clocks_do(clock: Clock, seed: int) ->
             client = await deposed.enter_async_context(made.client(QUICK))
             async with AsyncExitStack() as leaving:
                 stack = chance.choice([leaving, deposed])
-                log = await stack.enter_async_context(leading(client, quorum))
+                log = await stack.enter_async_context(leading(client, quorum, ledgers))
                 for _ in range(chance.randrange(6)):
                     clock.set(chance.uniform(0, 100))
                     await log.extend([b"x"] * chance.randrange(1, 9))
@@ -135,6 +137,19 @@ async def test_a_leader_whose_clock_is_behind_hides_nothing(clock: Clock) -> Non
                 await log.append(data)
         await client.trim_log("log", before=Position(2, 0))
         for seconds, expected in ((40, 3), (55, 1), (5, 3), (61, 0)):
+            assert len(await found(client, START + timedelta(seconds=seconds))) == expected
+
+
+async def test_each_term_of_a_ledger_has_its_own_clock(clock: Clock) -> None:
+    """One unbounded ledger with four writers (L9). The second one's clock is right, and the others' are behind."""
+    async with world(clock) as made, made.client(QUICK) as client:
+        for seconds in (10, 50, 20, 15):
+            async with client.write_log("log", ledgers="unbounded") as log:
+                for step in range(3):
+                    clock.set(seconds + step)
+                    await log.append(b"x")
+        assert len({segment.ledger_id for segment in await client.log_segments("log")}) == 1
+        for seconds, expected in ((11, 11), (12.5, 9), (51, 8), (52.5, 0)):
             assert len(await found(client, START + timedelta(seconds=seconds))) == expected
 
 
