@@ -11,7 +11,7 @@ from replog.cli.apps import App
 from replog.cli.connecting import Connection, client_from, confirm, run, takes_connection
 from replog.cli.figures import as_duration
 from replog.cli.ledger.facts import time_for_people, time_of
-from replog.cli.log.looking import Name
+from replog.cli.log.looking import Name, lag_as_json
 from replog.cli.output import AsJSON, Listing, as_size, emit, print_json
 from replog.errors import CursorNotFoundError
 from replog.log.log_summaries import CursorLag, LogSummary
@@ -133,11 +133,6 @@ async def _delete(connection: Connection, name: str, cursor: str) -> None:
 
 def _as_json(cursor: CursorRecord, lag: CursorLag) -> dict[str, object]:
     return {**_place_as_json(cursor), **lag_as_json(lag)}
-
-
-def lag_as_json(lag: CursorLag) -> dict[str, object]:
-    """What is left, for programs. None: unknown."""
-    return {"lag_entries": lag.entries, "lag_bytes": lag.size_bytes, "lag_s": lag.age_s}
 
 
 def _place_as_json(cursor: CursorRecord) -> dict[str, object]:

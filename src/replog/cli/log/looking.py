@@ -13,11 +13,24 @@ from replog.cli.ledger.facts import LedgerFacts, facts_of, time_for_people, time
 from replog.cli.output import AsJSON, Listing, as_size, emit, print_json, print_json_line
 from replog.config.client import UNBOUNDED
 from replog.errors import LedgerNotFoundError, LogNotFoundError
+from replog.log.log_summaries import CursorLag, LogSummary
 from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The log.")]
 
-_LOG_COLUMNS = (("log", -30), ("segments", 8), ("begins at", -9), ("created", -20))
+_LOG_COLUMNS = (
+    ("log", -30),
+    ("segments", 8),
+    ("entries", 10),
+    ("payloads", 10),
+    ("begins at", -9),
+    ("created", -20),
+    ("last entry", -20),
+    ("state", -11),
+    ("slowest cursor", -30),
+    ("droppable", 9),
+    ("writer", -1),
+)
 _SEGMENT_COLUMNS = (
     ("segment", 8),
     ("ledger", 8),
@@ -36,10 +49,14 @@ _SEGMENT_COLUMNS = (
 @takes_connection
 def list_logs(
     connection: Connection,
-    long: Annotated[bool, typer.Option("--long", "-l", help="More of each than its name.")] = False,
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="What each holds, who writes it, and its cursors.")
+    ] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """List the logs by their names, one per line."""
+    """List the logs by their names, one per line.
+
+    With --long a log costs a few reads, however long it is; what these don't say is shown as unknown. No writer is disturbed."""
     run(_list, connection, long, for_programs)
 
 
@@ -54,21 +71,65 @@ async def _list(connection: Connection, long: bool, for_programs: bool) -> None:
                     emit(f"{name}\n")
             return
         listing = Listing(*_LOG_COLUMNS)
-        async for name, metadata in concurrently(lambda each: _metadata(client, each), names):
-            if metadata is None:
+        password = connection.password()
+        async for _, summary in concurrently(lambda each: _summary(client, each, password), names):
+            if summary is None:
                 continue
             if for_programs:
-                print_json_line("log", _head(metadata))
+                print_json_line("log", _summary_as_json(summary))
             else:
-                begins_at = str(Position(metadata.first_segment_number, 0))
-                listing.add([name, metadata.segment_count, begins_at, time_for_people(metadata.created_at_ms)])
+                listing.add(_summary_for_people(summary))
 
 
-async def _metadata(client: Client, name: str) -> LogMetadata | None:
+async def _summary(client: Client, name: str, password: bytes) -> LogSummary | None:
     try:
-        return await client.log_metadata(name)
+        return await client.log_summary(name, bounded=True, password=password)
     except LogNotFoundError:
         return None  # it was deleted after it was listed
+
+
+def _summary_for_people(summary: LogSummary) -> list[object]:
+    metadata, slowest = summary.metadata, summary.slowest_cursor
+    cursor = None
+    if slowest is not None:
+        left = summary.lags[slowest.name].entries
+        cursor = f"{slowest.name}: {'unknown' if left is None else left} left"
+    return [
+        metadata.name,
+        metadata.segment_count,
+        summary.entries,
+        None if summary.size_bytes is None else as_size(summary.size_bytes),
+        str(Position(metadata.first_segment_number, 0)),
+        time_for_people(metadata.created_at_ms),
+        time_for_people(summary.last_sent_ms or 0),
+        None if summary.state is None else summary.state.value,
+        cursor,
+        summary.droppable_segments,
+        summary.writer,
+    ]
+
+
+def _summary_as_json(summary: LogSummary) -> dict[str, object]:
+    slowest = summary.slowest_cursor
+    return {
+        **_head(summary.metadata),
+        "entries": summary.entries,
+        "size_bytes": summary.size_bytes,
+        "end": None if summary.end is None else str(summary.end),
+        "first_entry_at": time_of(summary.first_sent_ms or 0),
+        "last_entry_at": time_of(summary.last_sent_ms or 0),
+        "state": None if summary.state is None else summary.state.value,
+        "writer": summary.writer,
+        "cursors": [{"cursor": name, **lag_as_json(lag)} for name, lag in sorted(summary.lags.items())],
+        "slowest_cursor": None if slowest is None else slowest.name,
+        "droppable_segments": summary.droppable_segments,
+        "problem": summary.problem,
+    }
+
+
+def lag_as_json(lag: CursorLag) -> dict[str, object]:
+    """What is left, for programs. None: unknown."""
+    return {"lag_entries": lag.entries, "lag_bytes": lag.size_bytes, "lag_s": lag.age_s}
 
 
 def _head(metadata: LogMetadata) -> dict[str, object]:
