@@ -149,8 +149,8 @@ async def test_each_term_of_a_ledger_has_its_own_clock(clock: Clock) -> None:
                     clock.set(seconds + step)
                     await log.append(b"x")
         assert len({segment.ledger_id for segment in await client.log_segments("log")}) == 1
-        for seconds, expected in ((11, 11), (12.5, 9), (51, 8), (52.5, 0)):
-            assert len(await found(client, START + timedelta(seconds=seconds))) == expected
+        for since_s, expected in ((11, 11), (12.5, 9), (51, 8), (52.5, 0)):
+            assert len(await found(client, START + timedelta(seconds=since_s))) == expected
 
 
 async def test_a_search_reads_few_entries_of_a_ledger(clock: Clock) -> None:
