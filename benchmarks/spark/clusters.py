@@ -19,7 +19,7 @@ import trio
 import replog
 from benchmarks.metastore.filling import create_all, create_ledgers, create_log
 from replog.abc import Metastore
-from replog.protocol.model import JobLedger
+from replog.records.jobs import JobLedger
 from replog.records.logs import encode_job_ledger
 from replog.records.paths import job_key_path
 from replog.spark.extents import Survey
