@@ -60,7 +60,7 @@ async def as_on_the_page(client: replog.Client, name: str, leads: Callable[[str]
         leads(name)
         await trio.sleep_forever()
 
-    (loop,) = [each for each in blocks(ROOT / "docs" / "how-to" / "failover.md") if "lead_log(" in each]
+    loop = next(each for each in blocks(ROOT / "docs" / "how-to" / "failover.md") if "lead_log(" in each)
     names: dict[str, Any] = {"replog": replog, "trio": trio, "state": State(), "serve": serve}
     exec("async def lead(client):\n" + textwrap.indent(loop, "    "), names)
     await names["lead"](client)
