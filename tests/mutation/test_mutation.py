@@ -2,10 +2,13 @@
 
 import pytest
 
+from tests.backends.files import mutants as journal
 from tests.mutation import page
 from tests.mutation.running import catching, copied_source
 from tests.mutation.table import ROOT, SOURCE, SourceMutant
 from tests.mutation.tables import SOURCE_MUTANTS
+from tests.simulator import mutants as machines
+from tests.simulator.shells.mutants import SHELL_MUTANTS
 
 ALL = [mutant for mutants in SOURCE_MUTANTS.values() for mutant in mutants]
 SAMPLE = ("found-record-is-own", "positive-not-waited-for", "loss-of-ack-quorum-unseen")
@@ -15,6 +18,13 @@ SAMPLE = ("found-record-is-own", "positive-not-waited-for", "loss-of-ack-quorum-
 def test_mutant_applies_to_the_source(mutant: SourceMutant) -> None:
     changed = mutant.changed((SOURCE / mutant.file).read_text(encoding="utf-8"))
     compile(changed, mutant.file, "exec")
+
+
+def test_mutants_of_the_simulators_apply() -> None:
+    """Their own tests say so, too, minutes later."""
+    for mutant in (*machines.MUTANTS, *machines.EQUIVALENT, *SHELL_MUTANTS, *journal.MUTANTS, *journal.EQUIVALENT):
+        with mutant.applied():
+            pass
 
 
 def test_names_are_unique_and_there_are_enough() -> None:

@@ -421,7 +421,7 @@ MUTANTS = (
             Patch(
                 LogTakeover,
                 "_won",
-                'assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the new ledger (L1)"',
+                'assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the ledger (L1)"',
                 "pass",
             ),
         ),
