@@ -155,7 +155,7 @@ def test_columns_that_are_not_there() -> None:
 
 def test_batches_that_are_left_out_leave_a_gap() -> None:
     """Clocks of writers may go back: rows of other times lie between those that are wanted, and keep their positions."""
-    options = {"metastore": "zookeeper://zk1/prod", "log": "orders", "from": "2026-11-20T12:00:00Z"}
+    options = {"metastore": "zookeeper://zk1/prod", "log": "orders", "values": "binary", "from": "2026-11-20T12:00:00Z"}
     wanted = schema("position string", "value binary")
     reader = LogBatchReader(ReadOptions.parse(options), wanted)
     times = [-1, 0, 5, -7, -8, 3, -1]

@@ -55,8 +55,10 @@ def check_schema(wanted: StructType, values: ValueSchema | None, log_name: str) 
     if faults or twice or not wanted.names:
         there = ", ".join(f"{name} {of_type.simpleString()}" for name, of_type in offered.items())
         asked = ", ".join(faults) or (f"{', '.join(twice)} twice" if twice else "no column")
+        raw = "" if values is None else '; or say .option("values", "binary"), to read entries as they are'
         raise ConfigError(
-            f"log {log_name!r}: the schema asks for {asked}, and there are: {there}. Ask for these, and cast them afterwards"
+            f"log {log_name!r}: the schema asks for {asked}, and there are: {there}. Ask for these, and cast them "
+            f"afterwards{raw}"
         )
 
 

@@ -33,6 +33,7 @@ from replog.spark import clients
 Value = TypeVar("Value")
 
 VALUES = ("binary", "arrow", "json")
+AUTO = "auto"
 _TXN_ID_CHARACTERS_MAX = 200
 # What Spark itself puts among a source's or sink's options.
 _OF_SPARK = ("checkpointlocation", "queryname", "asyncprogresstracking")
@@ -73,6 +74,8 @@ def _check_txn_id(value: Any) -> str | None:
 
 
 def _check_values(value: Any) -> str | None:
+    if value == AUTO:
+        return f"auto is for reading: say how the rows are to be kept, as {', '.join(VALUES)}"
     return None if value in VALUES else f"{value!r} is none of {', '.join(VALUES)}"
 
 

@@ -11,7 +11,7 @@ import attrs
 from replog.config import FaultsError, at_least, option
 from replog.errors import ConfigError, PositionError
 from replog.protocol.model import Position
-from replog.spark.options import SparkOptions
+from replog.spark.options import AUTO, VALUES, SparkOptions
 
 LATEST = "latest"
 _PARTITION_BYTES_MIN = 1 << 10
@@ -60,6 +60,10 @@ def _check_bound(value: Any) -> str | None:
     return None
 
 
+def _check_values(value: Any) -> str | None:
+    return None if value in (AUTO, *VALUES) else f"{value!r} is none of {', '.join((AUTO, *VALUES))}"
+
+
 def _optional_count(value: Any) -> str | None:
     return None if value is None else at_least(1, _COUNT_MAX)(value)
 
@@ -68,6 +72,9 @@ def _optional_count(value: Any) -> str | None:
 class ReadOptions(SparkOptions):
     """The options of `spark.read` and `readStream`."""
 
+    values: str = option(
+        AUTO, "How entries become rows: as the log's metadata says (auto), or binary, arrow or json.", _check_values
+    )
     from_: str | None = option(
         None,
         "Where reading begins: a position or a time; `latest` in streams. Left out, where the log begins.",

@@ -27,6 +27,7 @@ from replog.spark.clients import WorkerClient, worker_client
 from replog.spark.columns import Columns, check_schema, schema_of_rows
 from replog.spark.extents import CLOSING_S, Extent, Measured, Survey, each_at_once, partitioned
 from replog.spark.filters import Narrowing, narrowing
+from replog.spark.options import AUTO
 from replog.spark.read_options import ReadOptions
 from replog.spark.values import ValueFormat, ValueSchema
 
@@ -61,21 +62,20 @@ def schema_of(options: ReadOptions) -> StructType:
 
 def _values_of_log(options: ReadOptions) -> ValueSchema | None:
     """How the log's entries are decoded; None if they are passed on as they are, which needs no look at the log."""
-    wanted = ValueFormat(options.values)
-    if wanted is ValueFormat.BINARY:
+    if options.values == ValueFormat.BINARY:
         return None
 
     async def look(client: Client) -> LogMetadata:
         return await client.log_metadata(options.log)
 
     held = ValueSchema.of_log(options.run(look))
-    if held.format is not wanted:
+    if options.values not in (AUTO, held.format):
         raise SchemaMismatchError(
             options.log,
-            f'its values are {held.format}, and were to be read as {wanted}: say .option("values", "{held.format}"), or '
-            '"binary" to read them as they are',
+            f"its values are {held.format}, and were to be read as {options.values}: leave the option out, or say "
+            '.option("values", "binary") to read them as they are',
         )
-    return held
+    return None if held.format is ValueFormat.BINARY else held
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

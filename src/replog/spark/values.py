@@ -275,7 +275,9 @@ class ValueDecoder:
                     yield DecodedRows(batch, place, True)
         except MalformedError as error:
             raise SchemaMismatchError(
-                self._log_name, f'{error}. Its bytes can be read with .option("values", "binary")'
+                self._log_name,
+                f"{error}. The log was begun with values={self._format}, and another program may have appended "
+                'to it, too: read it with .option("values", "binary"), which gives all entries as they are',
             ) from error
 
     def _stream(self, payload: arrow.Buffer, name: str) -> list[arrow.RecordBatch]:
