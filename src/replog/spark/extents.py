@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
@@ -30,6 +31,7 @@ from replog.errors import (
 from replog.protocol.contents import Contents
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Position, Segment
 
+_log = logging.getLogger("replog.spark")
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -90,11 +92,14 @@ _Found = tuple[Segment, int | None, int]
 class Survey:
     """Looks at one log with one client. Remembers what its record says of closed ledgers."""
 
-    def __init__(self, client: Client, name: str, password: bytes, closing_s: float = 0.0) -> None:
+    def __init__(
+        self, client: Client, name: str, password: bytes, closing_s: float = 0.0, skips_trimmed: bool = False
+    ) -> None:
         self._client = client
         self._name = name
         self._password = password
         self._closing_s = closing_s
+        self._skips_trimmed = skips_trimmed
         self._contents: dict[int, Contents] = {}  # by segment
 
     async def head(self) -> LogMetadata:
@@ -119,6 +124,17 @@ class Survey:
                         # Behind an open ledger nothing is planned (L6): entries may still come before what is there.
                         return
 
+    def beginning(self, head: LogMetadata, start: Position) -> Position:
+        """Where reading from this position on begins. If it was trimmed away, and that is to be skipped, it is where the log
+        begins now, and a warning says what was lost. Raises as `check_start`."""
+        available = Position(head.first_segment_number, 0)
+        if self._skips_trimmed and start < available:
+            what = "log %r: what lay from %s to %s was trimmed away unread, and is skipped"
+            _log.warning(what, self._name, start, available)
+            return available
+        self.check_start(head, start)
+        return start
+
     def check_start(self, head: LogMetadata, start: Position) -> None:
         """Raises `TrimmedError` if this position was trimmed, `PositionError` if it never existed."""
         if start.segment < head.first_segment_number:
@@ -133,7 +149,7 @@ class Survey:
         available = Position(head.first_segment_number, 0)
         problem = (
             f"{start} was trimmed away before it was read; the log begins at {available}. What lay between is lost to this "
-            "reader: begin a new one there (a stream: with a new checkpoint), and trim only what was read"
+            'reader: say .option("on_trimmed", "skip") to go on there without it, and trim only what was read'
         )
         return TrimmedError(self._name, problem, available)
 
@@ -225,7 +241,9 @@ class Survey:
         """The entries between two places that an earlier survey reached, perhaps with another client: all of them are
         confirmed, and all ledgers except the last one are closed. Raises as `extents`."""
         head = await self.head()
-        self.check_start(head, start)
+        start = self.beginning(head, start)
+        if start >= end:
+            return []
         extents = []
         # An end at the first entry of a segment takes nothing of that segment, which may not be there yet.
         async with aclosing(self._found(start.segment, end.segment + (end.entry > 0))) as chunks:

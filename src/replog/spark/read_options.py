@@ -14,6 +14,7 @@ from replog.protocol.model import Position
 from replog.spark.options import AUTO, VALUES, SparkOptions
 
 LATEST = "latest"
+FAIL, SKIP = "fail", "skip"
 _PARTITION_BYTES_MIN = 1 << 10
 _COUNT_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,6 +65,10 @@ def _check_values(value: Any) -> str | None:
     return None if value in (AUTO, *VALUES) else f"{value!r} is none of {', '.join((AUTO, *VALUES))}"
 
 
+def _check_on_trimmed(value: Any) -> str | None:
+    return None if value in (FAIL, SKIP) else f"{value!r} is neither {FAIL} nor {SKIP}"
+
+
 def _optional_count(value: Any) -> str | None:
     return None if value is None else at_least(1, _COUNT_MAX)(value)
 
@@ -92,6 +97,11 @@ class ReadOptions(SparkOptions):
     max_bytes_per_trigger: int | None = option(
         None, "How many bytes a micro-batch has at most: values, without what Spark adds.", _optional_count
     )
+    on_trimmed: str = option(
+        FAIL,
+        "If what is to be read was trimmed away: fail, or skip it, go on at the first record there is, and say what was lost.",
+        _check_on_trimmed,
+    )
     push_filters: bool = option(
         False, "Filters narrow what is read. Needs spark.sql.python.filterPushdown.enabled=true in the session."
     )
@@ -118,6 +128,11 @@ class ReadOptions(SparkOptions):
             raise FaultsError(
                 "the options of format replog", [each.replace("from_", "from") for each in error.faults]
             ) from error
+
+    @property
+    def skips_trimmed(self) -> bool:
+        """True if what was trimmed away is left out."""
+        return self.on_trimmed == SKIP
 
     @property
     def begin(self) -> Bound:

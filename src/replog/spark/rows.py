@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from functools import partial
@@ -38,6 +39,8 @@ _RECORD_BATCH_BYTES = 2 << 20
 _LEDGERS_AT_ONCE = 16  # that a task reads: with a record batch of each it holds 32 MiB at most
 _CLOCK_SET_BACK_NS = 60_000_000_000
 _TRIMMED_MEANWHILE_MAX = 3
+_Fetched = Iterator[tuple[int, list[EntryBatch]]]  # segments, and lists that are worth a record batch
+_log = logging.getLogger("replog.spark")
 
 
 class LogPartition(InputPartition):
@@ -92,17 +95,34 @@ class RowReader:
         check_schema(schema, self._values, options.log)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The partition's rows. Raises `TrimmedError` if they were trimmed since they were planned; `EntryUnreadableError`
+        """The partition's rows. Raises `TrimmedError` if they were trimmed since they were planned, unless that is to be skipped;
+        `EntryUnreadableError`
         (retry: yes, which Spark does)."""
         if not isinstance(partition, LogPartition):
             return  # Spark makes an empty one if there are none
         options = self._options
         columns = Columns(self._schema, self._values, options.log)
         with worker_client(options.metastore_url(), options=options.client_options()) as worker:
-            fetched = _fetched_ahead if len(partition.extents) > 1 else _fetched
-            for segment, batches in fetched(worker, options.log, partition.extents, options.password()):
+            for segment, batches in self._fetched(worker, partition.extents):
                 for wanted in self._wanted(batches):
                     yield from columns.record_batches(segment, wanted)
+
+    def _fetched(self, worker: WorkerClient, extents: Sequence[Extent]) -> _Fetched:
+        """The entries of these extents; without those that were trimmed since they were planned, if that is to be skipped."""
+        options = self._options
+        while extents:
+            fetched = _fetched_ahead if len(extents) > 1 else _fetched
+            try:
+                yield from fetched(worker, options.log, extents, options.password())
+                return
+            except TrimmedError as error:
+                if not options.skips_trimmed or not isinstance(error.first_available, Position):
+                    raise
+                # Nothing of the extents that are left was given out: they are in the log's order.
+                first = error.first_available.segment
+                left = [each for each in extents if each.segment >= first]
+                _log.warning("%s; skipped: up to %d entries of %d segments", error, *_counted(extents, first))
+                extents = left
 
     def may_be_in_time(self, measured: Measured) -> bool:
         """True if anything in it may have been sent at a time that is wanted."""
@@ -123,7 +143,10 @@ class RowReader:
             yield run
 
 
-_Fetched = Iterator[tuple[int, list[EntryBatch]]]  # segments, and lists that are worth a record batch
+def _counted(extents: Sequence[Extent], first: int) -> tuple[int, int]:
+    """How many entries and segments there are before this segment."""
+    lost = [each for each in extents if each.segment < first]
+    return sum(each.count for each in lost), len({each.segment for each in lost})
 
 
 def _fetched(worker: WorkerClient, log_name: str, extents: Sequence[Extent], password: bytes) -> _Fetched:
@@ -210,17 +233,19 @@ class LogBatchReader(RowReader, DataSourceReader):
         super().__init__(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises `LogNotFoundError`, `TrimmedError` if the position `from` was trimmed, `PositionError` if it never existed."""
+        """Raises `LogNotFoundError`, `TrimmedError` if the position `from` was trimmed and that is not to be skipped,
+        `PositionError` if it never existed."""
         return self._options.run(self._plan)
 
     async def _plan(self, client: Client) -> list[InputPartition]:
-        survey = Survey(client, self._options.log, self._options.password(), CLOSING_S)
+        options = self._options
+        survey = Survey(client, options.log, options.password(), CLOSING_S, options.skips_trimmed)
         for _ in range(_TRIMMED_MEANWHILE_MAX):
             try:
                 return await self._planned(survey)
             except TrimmedError:
                 # A position that the query names must be there. Without one it wants what there is, and plans again.
-                if self._options.begin.position is not None:
+                if self._options.begin.position is not None and not options.skips_trimmed:
                     raise
         return await self._planned(survey)  # the query wants the entries that are left, so a trim is not an error
 
@@ -232,7 +257,7 @@ class LogBatchReader(RowReader, DataSourceReader):
     async def _extents(self, survey: Survey) -> list[Extent]:
         """Those with entries between where reading begins and ends."""
         head = await survey.head()
-        start = self._options.begin.position or Position(head.first_segment_number, 0)
+        start = survey.beginning(head, self._options.begin.position or Position(head.first_segment_number, 0))
         stop = self._options.end.position
         if stop is not None and stop > Position(head.next_segment_number, 0):
             last = head.next_segment_number - 1

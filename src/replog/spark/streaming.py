@@ -4,7 +4,8 @@ Rules:
 - An offset says where to read on: the position of the next entry. It only grows, all entries before it are confirmed, and the
   entries between two offsets never change: a micro-batch that is repeated reads the same entries.
 - Behind a closed ledger the offset is the beginning of the next segment. So entries that a stream has read may be trimmed. If
-  entries that it has not read are gone, the stream ends with an error: nothing is left out silently.
+  entries that it has not read are gone, the stream ends with an error, or skips them if it is told to. Then a warning and the
+  offset, and with it the query's progress, say what was lost: nothing is left out silently.
 - An offset also has the log's name, and how often it was deleted: so another log of the same name is not mistaken for it.
 """
 
@@ -33,6 +34,7 @@ from replog.spark.read_options import ReadOptions
 from replog.spark.rows import RowReader, partitions_of
 
 Value = TypeVar("Value")
+_TRIMMED_MEANWHILE_MAX = 3
 Offset = dict[str, Any]
 
 
@@ -51,7 +53,13 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         options = self._options
 
         async def call(client: Client) -> Value:
-            return await look(Survey(client, options.log, options.password(), closing_s))
+            survey = Survey(client, options.log, options.password(), closing_s, options.skips_trimmed)
+            for _ in range(_TRIMMED_MEANWHILE_MAX if options.skips_trimmed else 0):
+                try:
+                    return await look(survey)
+                except TrimmedError:
+                    continue  # amid the look: the next one begins where the log does then
+            return await look(survey)
 
         with worker_client(options.metastore_url(), options=options.client_options()) as worker:
             # The client is kept: Spark asks for the latest offset several times in each micro-batch.
@@ -59,8 +67,9 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
     # -- offsets --------------------------------------------------------------------------------------------------
 
-    def _offset(self, head: LogMetadata, position: Position) -> Offset:
-        return {"log": head.name, "position": str(position), "deletions": head.deletions}
+    def _offset(self, head: LogMetadata, position: Position, lost: str | None = None) -> Offset:
+        offset = {"log": head.name, "position": str(position), "deletions": head.deletions}
+        return offset if lost is None else {**offset, "lost": lost}
 
     def _position(self, offset: Offset) -> Position:
         try:
@@ -91,17 +100,17 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
     async def _first_offset(self, survey: Survey) -> Offset:
         head = await survey.head()
-        begin = self._options.begin
+        begin, lost = self._options.begin, None
         if begin.is_latest:
             position = await survey.end()
         elif begin.position is not None:
-            survey.check_start(head, begin.position)
-            position = begin.position
+            position = survey.beginning(head, begin.position)
+            lost = _lost(begin.position, position)
         else:
             position = Position(head.first_segment_number, 0)
             if begin.time_ns is not None:
                 position = await self._first_in_time(survey, position, head)
-        return self._offset(head, position)
+        return self._offset(head, position, lost)
 
     async def _first_in_time(self, survey: Survey, start: Position, head: LogMetadata) -> Position:
         """The beginning of the first segment that has something of that time; what comes before it there is left out later."""
@@ -124,11 +133,14 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         async def look(survey: Survey) -> Offset:
             head = await survey.head()
             self._check_same_log(head, start)
-            end = await self._reached(survey, position, head, limit)
+            begin = survey.beginning(head, position)
+            end = await self._reached(survey, begin, head, limit)
             # With `availableNow` entries that were appended after the start are left to the next run.
             if self._goal is not None:
                 end = min(end, self._goal)
-            return self._offset(head, max(position, end))
+            end = max(position, end)
+            # The last loss stays in all later offsets: an offset must not change while nothing is appended.
+            return self._offset(head, end, _lost(position, min(begin, end)) or start.get("lost"))
 
         return self._call(look)
 
@@ -183,6 +195,11 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def commit(self, end: Offset) -> None:
         """Does nothing. Only an operator knows all readers of a log, and trims it; Spark calls this late, and not always."""
+
+
+def _lost(start: Position, first: Position) -> str | None:
+    """What is skipped, in words for an offset."""
+    return f"{start} to {first}" if start < first else None
 
 
 async def _after_rows(extents: AsyncGenerator[Extent], start: Position, rows: int) -> Position:
