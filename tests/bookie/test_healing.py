@@ -19,6 +19,7 @@ from tests.kit import Bookie, Cluster, cluster, read_ledger, until
 TWO = replog.Quorum(2, 2, 1)
 THREE = replog.Quorum(3, 3, 2)
 HEALING = BookieOptions(storage="memory", heal="auto")
+BY_HAND = BookieOptions(storage="memory", heal="off")
 LOSS = Doubt(UNBOUNDED, UNBOUNDED, ("journal 7 is gone",))
 
 
@@ -55,7 +56,7 @@ async def test_bookie_vouches_again_when_all_ledgers_are_closed(autojump_clock: 
 
 
 async def test_doubt_stays_where_the_operator_wants_it(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(2) as world, world.client(quorum=TWO) as client:
+    async with cluster(2, BY_HAND) as world, world.client(quorum=TWO) as client:
         async with client.create_ledger() as closed:
             await closed.append(b"x")
         bookie = await in_doubt(world)
@@ -66,7 +67,7 @@ async def test_doubt_stays_where_the_operator_wants_it(autojump_clock: trio.test
 async def test_doubt_sinks_to_the_last_undecided_ledger(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cluster(2) as world, world.client(quorum=TWO) as client:
+    async with cluster(2, BY_HAND) as world, world.client(quorum=TWO) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"x")
             for _ in range(3):
@@ -145,7 +146,7 @@ async def test_open_ledger_of_other_bookies_takes_a_healed_one_in(autojump_clock
 
 async def test_writer_is_not_fenced_by_a_bookie_that_heals(autojump_clock: trio.testing.MockClock) -> None:
     """B8: it replaces the bookie, whose doubt ends with that."""
-    async with cluster(4) as world, world.client(FAST, THREE) as client:
+    async with cluster(4, BY_HAND) as world, world.client(FAST, THREE) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"0")
             bookie = world.named(writer.metadata.last_fragment.ensemble)[0]
@@ -163,7 +164,7 @@ async def test_writer_is_not_fenced_by_a_bookie_that_heals(autojump_clock: trio.
 
 async def test_takeover_of_an_unbounded_ledger_decides_it(autojump_clock: trio.testing.MockClock) -> None:
     """B8: with as many bookies as the ensemble has, nobody can replace the one in doubt; a new term asks for nothing older."""
-    async with cluster(3) as world, world.client(FAST, THREE) as client:
+    async with cluster(3, BY_HAND) as world, world.client(FAST, THREE) as client:
         async with client.create_ledger(unbounded=True) as first:
             await first.append(b"0")
             bookie = world.bookies[0]
@@ -188,7 +189,7 @@ def holds(bookie: Bookie, ledger_id: int, entry_id: int, stamp: int) -> bool:
 
 
 async def test_new_loss_while_it_heals_is_not_settled(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(2) as world, world.client(quorum=TWO) as client:
+    async with cluster(2, BY_HAND) as world, world.client(quorum=TWO) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"x")
         bookie = await in_doubt(world)

@@ -16,6 +16,7 @@ class BookieChecks:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._fences: dict[tuple[str, int], int] = {}  # what bookies said is durable
+        self._lost_fences: dict[tuple[str, int], int] = {}  # of what a disk forgot, and the bookie noticed
         self._denied: dict[tuple[str, int], dict[int, int]] = {}
 
     def stored(self, bookie: str, disk: LedgerOnDisk, request: AddRequest) -> None:
@@ -55,6 +56,9 @@ class BookieChecks:
                 batch = request.batch
                 if disk is None or disk.held.get((batch.stamp, batch.first_entry_id)) != batch:
                     self._facts.fail("B1", f"{bookie} acknowledged {batch!r}, which is not durable there")
+                lost = self._lost_fences.get((bookie, batch.ledger_id), 0)
+                if request.term < lost:
+                    self._facts.fail("B8", f"{bookie} acknowledged {batch!r}, and had lost a fence of term {lost}")
             elif response.status is Status.CONFLICT:
                 self._facts.fail("O9", f"{bookie} met other bytes for {request.batch!r} than it has (W4)")
             return
@@ -81,13 +85,15 @@ class BookieChecks:
         """An id above those of all ledgers that were ever made."""
         return 1 + max(self._facts.ledgers, default=0)
 
-    def forgot(self, bookie: str, ledger_id: int, identities: set[tuple[int, int]]) -> None:
+    def forgot(self, bookie: str, ledger_id: int, identities: set[tuple[int, int]], *, is_noticed: bool) -> None:
         """A bookie's disk lost these, and maybe fences."""
         self._facts.forgotten.add(bookie, ledger_id, self._facts.ledgers[ledger_id].confirmed, identities)
         disk = self._facts.disks[bookie].get(ledger_id)
         now = 0 if disk is None else disk.fence_term
-        if now < self._fences.get((bookie, ledger_id), 0):
+        if now < (fence := self._fences.get((bookie, ledger_id), 0)):
             self._fences[bookie, ledger_id] = now
+            if is_noticed:
+                self._lost_fences[bookie, ledger_id] = max(fence, self._lost_fences.get((bookie, ledger_id), 0))
             self._facts.world.count("bookie forgot a fence")
 
     def restarted(self, bookie: str) -> None:

@@ -59,7 +59,8 @@ class SimulatedBookie(Server):
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._queue: list[_Waiting] = []
         self._syncing: list[_Waiting] = []
-        self._epoch = 0
+        self.epoch = 0  # of its process
+        self.seen_terms: dict[int, int] = {}  # by ledger: of the last fragment when this process first looked (B8)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -186,10 +187,10 @@ class SimulatedBookie(Server):
         if self.world.rates.slow_sync:
             fault = self.world.fault("stall", self.world.rates.slow_sync, self.number, self.number, "sync", 1)
             delay += fault.amount if fault is not None else 0
-        self.world.at(delay, self._synced, self._epoch)
+        self.world.at(delay, self._synced, self.epoch)
 
     def _synced(self, epoch: int) -> None:
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             return  # it crashed meanwhile
         group, self._syncing = self._syncing, []
         rates = self.world.rates
@@ -274,7 +275,8 @@ class SimulatedBookie(Server):
         if any(waiting.accepted.mutations for waiting in lost):
             self.world.count("crash that lost unsynced writes")
         self._queue, self._syncing = [], []
-        self._epoch += 1
+        self.epoch += 1
+        self.seen_terms = {}
         self._ledgers = {}
         self.alive = False
         self.world.at(duration, self.restart)
@@ -294,11 +296,25 @@ class SimulatedBookie(Server):
         del self.history[-groups:]
         for ledger_id, before in held.items():
             now = self.disk.get(ledger_id)
-            self._checks.forgot(self.name, ledger_id, before - set(now.held if now is not None else ()))
+            gone = before - set(now.held if now is not None else ())
+            self._checks.forgot(self.name, ledger_id, gone, is_noticed=trace != "nothing")
         if trace != "nothing":
             below = self._checks.ledger_ids_end
-            lost_below = below if trace == "loss" else self.doubt.lost_below
-            self.doubt = Doubt(below, lost_below, ("simulated",))
+            self.doubt = self.doubt.raised(("simulated",), is_lost=trace == "loss").bounded(below)
+
+    # -- healing ---------------------------------------------------------------------------------------------------
+
+    def fence(self, ledger_id: int, term: int, reply: Reply) -> None:
+        """Fences a ledger on its own account, as the ledger's record says (B8)."""
+        ledger = self.machine(ledger_id)
+        self._queue.append(_Waiting(ledger, ledger.fence(term), reply))
+        self._sync_next()
+
+    def settle_doubt(self, left: Doubt) -> None:
+        """It vouches again for some ledgers."""
+        self.doubt = left
+        for ledger in self._ledgers.values():
+            ledger.is_in_doubt = not left.takes_adds(ledger.ledger_id)
 
     def leave_for_good(self) -> None:
         """Its machine burns."""

@@ -10,6 +10,7 @@ from replog.protocol.model import LedgerMetadata, LedgerState
 from tests.simulator.bookies import SimulatedBookie
 from tests.simulator.clients import Client, WriterShell, new_ledger
 from tests.simulator.facts import Violation
+from tests.simulator.healing import HealingPass
 from tests.simulator.intruders import intrude
 from tests.simulator.invariants import Oracle
 from tests.simulator.metastore import SimulatedMetastore
@@ -168,6 +169,12 @@ class Cluster:
         if self.world.faulty and bookie.alive:
             bookie.crash(int(duration))
             bookie.forget(int(groups), trace)
+
+    def op_heal(self, op: Op) -> None:
+        """A bookie in doubt looks which ledgers it can vouch for again (B8)."""
+        bookie = self.bookies[op.node]
+        if bookie.alive and bookie.doubt.doubted_below:
+            HealingPass(bookie, self.metastore).begin()
 
     def op_burn(self, op: Op) -> None:
         """A bookie is gone for good."""

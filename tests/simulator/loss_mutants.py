@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from replog.abc import Doubt
+from replog.protocol import healing
 from replog.protocol.absence import Hearing
 from replog.protocol.bookie import LedgerOnBookie
 from replog.protocol.writing import LedgerWriting
@@ -32,7 +34,69 @@ LOSS_MUTANTS = (
         (Patch(LedgerOnBookie, "_refusal", "if self.is_in_doubt and _is_of_writer(request):", "if False:"),),
         600,
         strategy="refenced",
-        overlook=frozenset({"O10"}),
+        overlook=frozenset({"B8", "O10"}),
+    ),
+    Mutant(
+        "heals-fences-away",
+        "B8",
+        "a bookie that vouches again takes plain adds to all ledgers, fenced again or not",
+        (
+            Patch(
+                Doubt,
+                "settled",
+                "max(self.fences_lost_below, self.doubted_below)",
+                "0",
+            ),
+        ),
+        100,
+        strategy="refenced",
+    ),
+    Mutant(
+        "heals-fences-of-deleted-away",
+        "B8",
+        "a bookie that vouches again takes plain adds to all ledgers; also to those that were deleted",
+        (
+            Patch(
+                Doubt,
+                "settled",
+                "max(self.fences_lost_below, self.doubted_below)",
+                "0",
+            ),
+        ),
+        100,
+        strategy="buried",
+    ),
+    Mutant(
+        "heals-open-ledger",
+        "B8",
+        "a bookie vouches again for an open ledger that names it, though others may count on what it lost",
+        (Patch(healing, "fence_to_vouch", "bookie_id in last.ensemble", "False"),),
+        600,
+        strategy="shortened",
+    ),
+    Mutant(
+        "heals-in-recovery",
+        "B8",
+        "a bookie vouches again for a ledger that is being recovered",
+        (Patch(healing, "fence_to_vouch", "metadata.state is LedgerState.IN_RECOVERY", "False"),),
+        600,
+        strategy="shortened",
+    ),
+    Mutant(
+        "heals-any-later-term",
+        "B8",
+        "a bookie vouches again for every term of an unbounded ledger but the first, whenever it was opened",
+        (Patch(healing, "fence_to_vouch", "last.term <= seen_term", "last.term <= 1"),),
+        600,
+        strategy="retaken",
+    ),
+    Mutant(
+        "heals-with-old-fence",
+        "B8",
+        "a bookie that vouches again fences an open ledger with its creator's term",
+        (Patch(healing, "fence_to_vouch", "return metadata.term", "return 1"),),
+        600,
+        strategy="unseated",
     ),
     Mutant(
         "doubt-forgotten",

@@ -129,7 +129,7 @@ def _shortened(chance: random.Random, bookies: list[str]) -> list[Op]:
             ops.append(Op(end + chance.randint(0, 100), "crash", other, (str(chance.randint(300, 1500)),)))
     ops.append(Op(end + chance.randint(50, 900), "recover", "r1", ("3",)))
     ops.append(Op(end + chance.randint(50, 900), "recover", "r2", ("3",)))
-    return ops
+    return ops + _healings(chance, forgets, end)
 
 
 def _traceless(chance: random.Random, bookies: list[str]) -> list[Op]:
@@ -159,7 +159,78 @@ def _refenced(chance: random.Random, bookies: list[str]) -> list[Op]:
     ops += _burst(chance, start + chance.randint(300, 500))
     if chance.random() < 0.3:
         ops.append(Op(start + chance.randint(400, 600), "crash", forgets, (str(chance.randint(5, 60)),)))
-    return ops
+    return ops + _healings(chance, forgets, start)
+
+
+def _healings(chance: random.Random, bookie: str, start: int) -> list[Op]:
+    """The bookie looks several times whether it may vouch again: the first time at once, as real ones do."""
+    return [Op(start + chance.randint(5, most), "heal", bookie) for most in (150, 400, 400, 1000, 2000)]
+
+
+def _buried(chance: random.Random, bookies: list[str]) -> list[Op]:
+    """A bookie forgets all that it knew of a ledger, which is recovered and deleted, and heals. Then the leader that wrote it
+    goes on, whom another bookie that was fenced can't tell so; the third one was not fenced."""
+    forgets, silent, unfenced = chance.sample(bookies, 3)
+    ops = [Op(1, "lead", "l1"), *_burst(chance, 150, "l1")]
+    start = 300 + chance.randint(0, 100)
+    ways = (("l2", unfenced), (unfenced, "l2"), ("l1", silent))
+    ops += [Op(start, "cut", one, (other, "3500")) for one, other in ways]
+    ops += [Op(start + 1, "lead", "l2"), *_burst(chance, start + chance.randint(200, 500), "l2")]
+    ops.append(Op(start + chance.randint(500, 1000), "trim", "t1", ("0",)))
+    shortened = (chance.choice(("3", "10", "99")), str(chance.randint(5, 60)), chance.choice(("loss", "doubt")))
+    lost = start + chance.randint(100, 1200)
+    ops.append(Op(lost, "shorten", forgets, shortened))
+    ops.append(Op(lost + chance.randint(100, 300), "roll", "l2"))  # else its ledger would stay in doubt
+    ops += _burst(chance, lost + chance.randint(400, 1500), "l1")
+    return ops + _healings(chance, forgets, lost)
+
+
+def _retaken(chance: random.Random, bookies: list[str]) -> list[Op]:
+    """As `shortened`, in a later term of an unbounded ledger: its owner of that time dies, the bookie forgets, heals, and the
+    ledger is taken over again."""
+    lags, forgets, *others = chance.sample(bookies, len(bookies))
+    ops = [*_burst(chance, 10), Op(150, "takeover", "u2", ("3",))]
+    start = 400 + chance.randint(0, 200)
+    ops += _burst(chance, start, "u2")
+    ops.append(Op(start + chance.randint(20, 150), "crash", lags, (str(chance.randint(300, 900)),)))
+    for time in (200, 260, 320)[: chance.randint(1, 3)]:
+        ops += _burst(chance, start + time, "u2")
+    end = ops[-1].time + chance.randint(5, 200)
+    trace = chance.choice(("loss", "doubt"))
+    ops.append(
+        Op(end + 1, "shorten", forgets, (chance.choice(("1", "3", "10", "99")), str(chance.randint(10, 100)), trace))
+    )
+    if chance.random() < 0.7:
+        ops.append(Op(end, "kill", "u2"))
+    for other in others:
+        if chance.random() < 0.6:
+            ops.append(Op(end + chance.randint(0, 100), "crash", other, (str(chance.randint(300, 1500)),)))
+    for client in ("u3", "u4"):
+        time = end + chance.randint(50, 1200)
+        ops.append(Op(time, "takeover", client, ("3",)))
+        ops += _burst(chance, time + chance.randint(50, 400), client)
+    return ops + _healings(chance, forgets, end)
+
+
+def _unseated(chance: random.Random, bookies: list[str]) -> list[Op]:
+    """The owner of an unbounded ledger is deposed while it can't hear of it from one bookie, and another one is not fenced. The
+    third one forgets its fence, is replaced while it is down, and heals; then the old owner goes on."""
+    forgets, silent, unfenced = chance.sample(bookies[:3], 3)
+    ops = _burst(chance, 10)
+    start = 100 + chance.randint(0, 100)
+    ops += [
+        Op(start, "cut", one, (other, "5000")) for one, other in (("u2", unfenced), (unfenced, "u2"), ("w1", silent))
+    ]
+    ops.append(Op(start + 1, "takeover", "u2", ("3",)))
+    lost = start + chance.randint(300, 500)
+    down = chance.randint(500, 900)
+    trace = chance.choice(("loss", "doubt"))
+    ops.append(Op(lost, "shorten", forgets, (chance.choice(("3", "10", "99")), str(down), trace)))
+    ops += _burst(chance, lost + chance.randint(1, 100), "u2")
+    if chance.random() < 0.5:
+        ops += _burst(chance, lost + down + chance.randint(1, 500), "u2")
+    ops += _burst(chance, lost + down + chance.randint(200, 1000))
+    return ops + _healings(chance, forgets, lost + down)
 
 
 def _gone(chance: random.Random, bookies: list[str]) -> list[Op]:
@@ -234,6 +305,30 @@ STRATEGIES: dict[str, Steered] = {
         "bookie forgot a fence",
         quorums=((3, 3, 2),),
         spares=(0,),
+    ),
+    "buried": Steered(
+        "log",
+        Rates(delayed=30, spread=6, timeout=900),
+        _buried,
+        "bookie healed",
+        quorums=((3, 3, 2),),
+        spares=(0,),
+    ),
+    "retaken": Steered(
+        "unbounded",
+        Rates(holes=60, lost=20, delayed=60, spread=6, timeout=250),
+        _retaken,
+        "bookie fenced an open ledger again",
+        quorums=_SURVIVE_ONE,
+        spares=(0, 0, 1, 2),
+    ),
+    "unseated": Steered(
+        "unbounded",
+        Rates(delayed=30, spread=6, timeout=200),
+        _unseated,
+        "bookie fenced an open ledger again",
+        quorums=((3, 3, 2),),
+        spares=(2,),
     ),
     "shortened": Steered(
         "ledger",

@@ -21,8 +21,7 @@ from replog.runtime.nursery import for_each
 
 _log = logging.getLogger("replog.bookie")
 
-_EVERY_S = 60.0
-_AGAIN_S = 5.0  # after a failure
+_AGAIN_S = 5.0  # after a failure, at most
 _AT_ONCE = 8
 _NAMED_MAX = 10  # ledgers in a message
 
@@ -46,12 +45,12 @@ class Healing:
     async def run(self) -> None:
         """Heals until cancelled, or until the storage has failed. What fails is tried again."""
         while self._server.failure is None:
-            pause_s = _EVERY_S
+            pause_s = self._server.options.heal_interval_s
             try:
                 await self.heal()
             except (MetastoreError, StorageError) as error:
                 _log.info("bookie %s: its doubt could not be looked into: %s", self._server.bookie_id, error)
-                pause_s = _AGAIN_S
+                pause_s = min(pause_s, _AGAIN_S)
             await trio.sleep(pause_s)
 
     async def heal(self) -> None:

@@ -74,8 +74,11 @@ class BookieOptions(Checked):
 
     heal: str = option(
         "off",
-        "`auto`: a bookie that lost something vouches again for ledgers whose records allow it (B8).",
+        "`auto`: a bookie that lost something vouches again for ledgers whose records allow it (B8). `off`: it stays in doubt.",
         _off_or_auto,
+    )
+    heal_interval_s: float = option(
+        60.0, "How often a bookie in doubt looks for such records, besides at its start.", positive
     )
 
     def contradictions(self) -> list[str]:

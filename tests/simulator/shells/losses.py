@@ -1,7 +1,8 @@
 """Bookies that lose what they had acknowledged: one of each run. It forgets its last commits, or burns and is declared lost.
 
 Steered schedules, since chance alone rarely finds them: `shorten` recovers a ledger while only the bookie that forgot and one
-that never had the last entries can be reached; `refence` lets a writer go on whose fence the bookie forgot.
+that never had the last entries can be reached; `refence` lets a writer go on whose fence the bookie forgot; `bury` does so with a
+ledger that was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import trio
 
 from replog.client.ledger_writer import LedgerWriter
 from replog.errors import AdministrationError, KeyNotFoundError, MetastoreError
+from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
-from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
+from replog.records.ledgers import decode_ledger, list_ledger_ids
+from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id, ledger_key_path
 from replog.testing.simulating.lost_commits import CommitHistory
 from replog.testing.simulating.metastore import MetastoreServer
-from replog.testing.simulating.network import Network
+from replog.testing.simulating.network import METASTORE, Network
 from replog.testing.simulating.processes import BookieHost, Clients
 from tests.simulator.shells.oracle import NAMED, LedgerOracle, leaves
 from tests.simulator.shells.workload import PASSWORD, Workload
 
 _QUORUM = Quorum(3, 3, 2)
+_HEALED_WITHIN_S = 6.0  # more than any interval that runs heal in
 _TRIES = 4  # until the victim is one of a ledger's bookies
 
 
@@ -121,6 +125,48 @@ class Losses:
             with self._cut((process, silent.process)):
                 await self._append(writer, oracle, 1, is_closed=True)
 
+    async def bury(self) -> None:
+        """A ledger is recovered and deleted while its writer does not run; the victim, which is down then, forgets all that it
+        knew of the ledger, and heals; then the writer goes on. One of the others was neither fenced nor hears of the deletion."""
+        with self._taking(self.victim) as is_taken:
+            for _ in range(_TRIES if is_taken else 0):
+                async with self._writing("buried") as (writer, oracle, process), self._others(writer) as others:
+                    if others is not None:
+                        await self._go_on_buried(writer, oracle, process, *others)
+                        return
+
+    async def _go_on_buried(
+        self, writer: LedgerWriter, oracle: LedgerOracle, process: str, silent: BookieHost, unfenced: BookieHost
+    ) -> None:
+        await self._append(writer, oracle, 1, is_closed=False)
+        self.world.pause(process)
+        with self._cut((unfenced.process, METASTORE), (METASTORE, unfenced.process)):
+            try:
+                is_closed = await self._recover(oracle, unfenced)
+                self.victim.crash()
+                self.victim.disk.forget(50, self._trace(), await self._next_ledger_id())
+                if is_closed:
+                    self._workload.ledgers.remove(oracle)  # nobody reads it, however its deletion ends
+                is_deleted = is_closed and await self._delete(oracle)
+                await self.victim.start()
+                await trio.sleep(2.0)
+            finally:
+                self._network.resume(process)
+            if is_deleted:
+                self.world.count("writer went on whose ledger was deleted")
+                with self._cut((process, silent.process)):
+                    await self._append(writer, oracle, 1, is_closed=True)
+
+    async def _delete(self, oracle: LedgerOracle) -> bool:
+        try:
+            async with self._clients.client("heir") as (client, _):
+                await client.delete_ledger(oracle.ledger_id)
+                return True
+        except* NAMED as group:
+            for error in leaves(group):
+                self.world.tell("heir", f"fails with {type(error).__name__}: {error}")
+        return False
+
     def _trace(self) -> str:
         return self.random.choice(("loss", "doubt"))
 
@@ -211,6 +257,23 @@ class Losses:
         finally:
             for source, target in ways:
                 self._network.mend(source, target)
+
+    async def check_healed(self) -> None:
+        """In the calm: who lost something vouches again for every ledger above those that have no end yet."""
+        if self.victim.is_gone:
+            return
+        await trio.sleep(_HEALED_WITHIN_S)
+        undecided = [
+            ledger_id
+            for ledger_id in await list_ledger_ids(self._metastore.inner)
+            if decode_ledger(key := ledger_key_path(ledger_id), (await self._metastore.inner.get(key)).value).state
+            is not LedgerState.CLOSED
+        ]
+        if self.victim.disk.doubt.doubted_below > max(undecided, default=-1) + 1:
+            what = f"{self.victim.name} is in doubt below {self.victim.disk.doubt.doubted_below}"
+            self.world.violated("B8", f"{what} in the calm, though only {undecided} are not closed")
+        elif self.victim.disk.noticed.fences_lost_below:
+            self.world.count("bookie healed")
 
     # -- burning ----------------------------------------
 

@@ -203,16 +203,19 @@ def check_answer(world: JudgedWorld, disk: SimulatedDisk, request: Request, resp
 
 def _check_doubt(world: JudgedWorld, disk: SimulatedDisk, request: LedgerRequest, response: Response) -> None:
     """A bookie that is in doubt takes no plain adds, and only denies weakly (B8, R10)."""
-    what = f"{disk.name}, in doubt below {disk.doubted_below}, answered {response.status.name}: {request!r}"
+    what = f"{disk.name}, in doubt below {disk.noticed.doubted_below}, answered {response.status.name}: {request!r}"
     if disk.doubt.is_unbounded:
         world.violated("B8", f"{what}; it has not found out yet which ledgers existed when it lost something")
-    if request.ledger_id >= disk.doubted_below:
-        return
     if isinstance(request, AddRequest):
-        if response.status is Status.OK and not request.recovery:
+        is_certain = request.ledger_id >= disk.noticed.fences_lost_below or request.ledger_id in disk.doubt.fenced_again
+        if response.status is Status.OK and not request.recovery and not is_certain:
             world.violated("B8", f"{what}; the ledger's fence may have been lost")
+        if response.status is Status.OK and request.term < (lost := disk.noticed.lost_fences.get(request.ledger_id, 0)):
+            world.violated("B8", f"{what}; it was fenced with term {lost}, and forgot it")
         if response.status is Status.IN_DOUBT:
             world.count("add refused in doubt")
+    elif request.ledger_id >= disk.noticed.doubted_below:
+        return
     elif response.status is Status.NO_ENTRY:
         world.violated("B8", f"{what}; the entry may have been lost")
     elif response.status in (Status.NO_ENTRY_IN_DOUBT, Status.NO_ENTRY_AFTER_LOSS):

@@ -116,6 +116,8 @@ class _Run:
             commit_inline_when_idle=chance.random() < 0.3,
             garbage_collection_interval_s=chance.choice((0.5, 2.0)),
             close_timeout_s=5.0,
+            heal="auto",
+            heal_interval_s=world.stream("healing").choice((0.2, 1.0, 5.0)),
         )
         strategy = self._given_strategy or drawn_strategy(self.seed)
         loses = loses_disks(strategy)
@@ -279,6 +281,8 @@ class _Calm:
             if self._jobs is not None:
                 await self._jobs.judge(client)
             await self._judge_what_is_left(client)
+        if self._losses is not None:
+            await self._losses.check_healed()
 
     async def _judge_log(self, client: Client) -> None:
         oracle, archive = self._workload.log, self._workload.archive

@@ -20,7 +20,7 @@ from tests.simulator.shells.losses import Losses
 BOOKIE_TROUBLES = ("crash", "leave", "stall", "hang", "slow", "fill", "fail_sync", "damage")
 NETWORK_TROUBLES = ("cut", "isolate", "cut_off", "lossy", "delays", "break_connections")
 CLIENT_TROUBLES = ("deadly", "orphan")
-LOSSES = ("forget", "shorten", "refence", "burn")
+LOSSES = ("forget", "shorten", "refence", "bury", "burn")
 METASTORE_TROUBLES = ("unreliable", "lose_session")
 
 _WILD = (
@@ -45,7 +45,7 @@ STRATEGIES: dict[str, tuple[dict[str, int], float]] = {
     "metastore": ({"unreliable": 4, "lose_session": 2, "cut_off": 2, "crash": 1}, 0.6),
     "half-done": ({"deadly": 4, "crash": 1, "unreliable": 1}, 0.5),
     "orphans": ({"orphan": 5, "slow": 1, "crash": 1}, 0.3),
-    "forgetful": ({"forget": 2, "shorten": 4, "refence": 4, "slow": 1, "crash": 1, "cut": 1}, 0.4),
+    "forgetful": ({"forget": 2, "shorten": 4, "refence": 4, "bury": 3, "slow": 1, "crash": 1, "cut": 1}, 0.4),
     "burning": ({"burn": 2, "crash": 3, "slow": 1, "cut": 1}, 0.5),
     "wild": (dict.fromkeys((*BOOKIE_TROUBLES, *_WILD), 1), 0.5),
 }

@@ -6,7 +6,7 @@ prefix of its mutations; none of them was acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import trio
@@ -34,6 +34,24 @@ class ReadFaults:
     lies_rate: float = 0.0
 
 
+@attrs.define
+class NoticedLosses:
+    """What a disk lost and left a trace of, for oracles: `doubted_below` is what its doubt must cover once it is bounded.
+
+    Fences of ledgers below `fences_lost_below` may have been lost; `lost_fences` has, by ledger, the highest term that was."""
+
+    doubted_below: int = 0
+    fences_lost_below: int = 0
+    lost_fences: dict[int, int] = attrs.field(factory=dict)
+
+    def add(self, next_ledger_id: int, lost_fences: Mapping[int, int]) -> None:
+        """The disk lost something while ledgers below this id existed, and these fences with it."""
+        self.doubted_below = next_ledger_id
+        self.fences_lost_below = max(self.fences_lost_below, next_ledger_id)
+        for ledger_id, term in lost_fences.items():
+            self.lost_fences[ledger_id] = max(term, self.lost_fences.get(ledger_id, 0))
+
+
 class SimulatedDisk:
     """What outlives the processes of a bookie, and the faults that the disk has now."""
 
@@ -51,7 +69,7 @@ class SimulatedDisk:
         self.on_drop: Callable[[int], None] = lambda _ledger_id: None  # called before a ledger is dropped
         self.history: CommitHistory | None = None  # None unless the disk may forget commits
         self.doubt = Doubt()  # what the storage reports, durably
-        self.doubted_below = 0  # what `doubt` must cover once it is bounded; only for oracles
+        self.noticed = NoticedLosses()
         self.forgotten: set[tuple[int, int]] = set()  # (ledger id, entry id) of entries that were durable and were lost
 
     def heal(self) -> None:
@@ -76,7 +94,7 @@ class SimulatedDisk:
             self.world.count("bookie forgot a fence")
         self.world.count(f"forgetting left {trace}")
         if trace != "nothing":
-            self.doubted_below = next_ledger_id
+            self.noticed.add(next_ledger_id, lost.fences)
             self.doubt = self.doubt.raised(("simulated",), is_lost=trace == "loss")
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
@@ -255,7 +273,8 @@ class SimulatedStorage(Storage):
         self._check()
         if self.disk.doubt == found:
             self.disk.doubt = left
-            self.disk.doubted_below = min(self.disk.doubted_below, left.doubted_below)
+            noticed = self.disk.noticed
+            noticed.doubted_below = min(noticed.doubted_below, left.doubted_below)
             self._world.count("doubt settled")
             self._world.tell(self.disk.name, f"vouches again from ledger {left.doubted_below} on")
 

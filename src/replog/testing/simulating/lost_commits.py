@@ -19,10 +19,10 @@ _COMMITS_KEPT = 64
 
 @attrs.define
 class Lost:
-    """Lost entries, as (ledger id, entry id), and the ledgers whose fence was lost or became lower."""
+    """Lost entries, as (ledger id, entry id), and by ledger the highest term of a fence that was lost."""
 
     entries: set[tuple[int, int]] = attrs.field(factory=set)
-    fences: set[int] = attrs.field(factory=set)
+    fences: dict[int, int] = attrs.field(factory=dict)
 
 
 class CommitHistory:
@@ -50,8 +50,8 @@ class CommitHistory:
                     content.ledgers[ledger_id] = before
                 gone = _entry_ids(now) - _entry_ids(before)
                 lost.entries.update((ledger_id, entry_id) for entry_id in gone)
-                if _fence_term(before) < _fence_term(now):
-                    lost.fences.add(ledger_id)
+                if _fence_term(before) < (term := _fence_term(now)):
+                    lost.fences[ledger_id] = max(term, lost.fences.get(ledger_id, 0))
         return lost
 
 
