@@ -333,7 +333,7 @@ MUTANTS = [
         "roll-forgets-open",
         "L8",
         "the record says that all before the leader's next ledger are closed, and the leader still writes to the one before",
-        (Patch(LogRolling, "ledger_created", "self._current.number", "self.metadata.next_segment_number"),),
+        (Patch(LogRolling, "_propose_next", "self._current.number", "self.metadata.next_segment_number"),),
         100,
     ),
     Mutant(
