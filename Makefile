@@ -165,7 +165,7 @@ $(VENV)/installed-dev: $(PROJECTS)
 $(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs:
 	echo "make: installing replog$(EXTRAS_$(@F)) into $(VENV)"
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-		$(BIN)/python -m pip install --quiet --no-input -e '.$(EXTRAS_$(@F))' $(PROJECTS_$(@F)) </dev/null
+		$(BIN)/python -m pip install --quiet --no-input --no-compile -e '.$(EXTRAS_$(@F))' $(PROJECTS_$(@F)) </dev/null
 	touch $@
 
 # An environment that was half made (no pip), or whose Python went away, is made anew.

@@ -20,7 +20,7 @@ class _Turns(trio.abc.Instrument):
         self.count += 1
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 async def test_ten_thousand_open_ledgers_work() -> None:
     quorum, turns = Quorum(1, 1, 1), _Turns()
     async with replog.embed("many", bookies=1, storage="memory", metastore="memory:", quorum=quorum) as client:

@@ -100,8 +100,10 @@ def test_exit_status_is_1_when_an_entry_is_lost(
 
 @pytest.mark.parametrize(
     ("number", "moment", "processes"),
-    [(signal.SIGINT, "created the log", 6), (signal.SIGKILL, "bookies serve", 4)],
-    ids=["SIGINT", "SIGKILL"],
+    [
+        pytest.param(signal.SIGINT, "created the log", 6, id="SIGINT", marks=pytest.mark.long),
+        pytest.param(signal.SIGKILL, "bookies serve", 4, id="SIGKILL"),
+    ],
 )
 def test_no_process_is_left_when_it_is_interrupted_or_killed(
     tmp_path: Path, number: signal.Signals, moment: str, processes: int

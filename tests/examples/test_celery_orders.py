@@ -22,6 +22,7 @@ TASKS = 8  # at a time: as many as the worker takes at once
 CELERY = ("-m", "celery", "--app", "examples.celery_orders", "worker", "--concurrency", "2", "--loglevel", "INFO")
 
 
+@pytest.mark.long
 @pytest.mark.crash
 def test_what_tasks_did_is_kept_when_the_worker_is_killed(short_path: Path) -> None:
     (short_path / "queue").mkdir()

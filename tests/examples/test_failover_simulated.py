@@ -74,6 +74,7 @@ def test_a_bug_of_the_bank_is_found(bug: str) -> None:
     assert f"seed={seed}" in note
 
 
+@pytest.mark.long(is_sampled=False)
 def test_a_seed_has_one_trace_in_every_process() -> None:
     trace: list[str] = []
     run(1, trace=trace)

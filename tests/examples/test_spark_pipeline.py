@@ -231,7 +231,7 @@ async def shop(directory: Path, metastore: str) -> AsyncIterator[Shop]:
 # -- the tests ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 @pytest.mark.slow
 @pytest.mark.needs_spark
 @pytest.mark.needs_zookeeper

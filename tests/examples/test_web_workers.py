@@ -23,7 +23,9 @@ UVICORN = ("uvicorn", "--port", "0", "--workers", "2")
     ("command", "app", "needed"),
     [
         pytest.param(GUNICORN, "examples.flask_orders:app", "flask", id="gunicorn"),
-        pytest.param(UVICORN, "examples.fastapi_orders:app", "fastapi", id="uvicorn", marks=pytest.mark.long),
+        pytest.param(
+            UVICORN, "examples.fastapi_orders:app", "fastapi", id="uvicorn", marks=pytest.mark.long(is_sampled=False)
+        ),
     ],
 )
 def test_acknowledged_entries_survive_killed_workers_and_bookie(

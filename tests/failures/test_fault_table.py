@@ -9,7 +9,7 @@ import pytest
 from tests.failures.fault_table import CELLS, Cell
 from tests.failures.running_trials import run_command
 
-pytestmark = [pytest.mark.crash, pytest.mark.long]
+pytestmark = [pytest.mark.crash, pytest.mark.long(is_sampled=False)]
 
 Results = Mapping[str, Mapping[str, str]]
 

@@ -12,7 +12,7 @@ from tests.failures.cluster import CONFIRMING_S, cluster
 
 # Five bookies, four more processes, half a minute of a processor. Among all tests, `tests/examples/test_failover.py` kills and
 # stops leaders in processes of their own.
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 async def test_a_stopped_leader_is_fenced_and_a_killed_one_succeeded(tmp_path: Path) -> None:
     async with cluster(tmp_path) as found:
         first = await found.start_writer("first")

@@ -24,7 +24,7 @@ def test_no_confirmed_entry_is_lost_in_two_trials(tmp_path: Path) -> None:
     check(1, 2, tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 @pytest.mark.crash
 def test_no_confirmed_entry_is_lost_in_many_trials(tmp_path: Path, is_long: bool) -> None:
     check(1001, 1000 if is_long else 40, tmp_path)

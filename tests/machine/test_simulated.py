@@ -7,7 +7,7 @@ import pytest
 from tests.machine.simulated import Seen, check, run
 
 pytestmark = pytest.mark.slow  # a second each
-SEEDS = 3
+SEEDS = 2
 SEEDS_LONG = 500
 
 

@@ -19,7 +19,7 @@ import replog
 import replog.blocking
 from tests.servers.bookies import Bookies
 
-pytestmark = [pytest.mark.needs_spark, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.needs_spark, pytest.mark.slow, pytest.mark.long(is_sampled=False)]
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240

@@ -68,7 +68,7 @@ def test_a_batch_whose_commit_failed_is_written_by_the_next_try(
 
 @pytest.mark.slow
 @pytest.mark.crash
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 def test_a_killed_driver_is_followed_by_another_one(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str, tmp_path: Path
 ) -> None:

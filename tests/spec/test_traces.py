@@ -105,7 +105,7 @@ def _without_what_was_stored(named: Named) -> Named | None:
     return None
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 def test_traces_of_the_simulator_are_accepted(fetched_checker: None) -> None:
     traces = record(range(50))
     assert len(traces) > 50

@@ -221,8 +221,13 @@ def places(kinds: Counter[str], many: int) -> Iterator[tuple[str, int]]:
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("code", "is_lasting"),
-    [(errno.ENOSPC, False), (errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False), (errno.EIO, True)],
-    ids=["ENOSPC", "ENOSPC-lasting", "EDQUOT-lasting", "EIO", "EIO-lasting"],
+    [
+        pytest.param(errno.ENOSPC, False, id="ENOSPC", marks=pytest.mark.long(is_sampled=False)),
+        pytest.param(errno.ENOSPC, True, id="ENOSPC-lasting"),
+        pytest.param(errno.EDQUOT, True, id="EDQUOT-lasting", marks=pytest.mark.long(is_sampled=False)),
+        pytest.param(errno.EIO, False, id="EIO"),
+        pytest.param(errno.EIO, True, id="EIO-lasting"),
+    ],
 )
 @pytest.mark.parametrize("profile", PROFILES)
 def test_an_error_at_every_kind_of_operation(profile: str, code: int, is_lasting: bool, is_long: bool) -> None:

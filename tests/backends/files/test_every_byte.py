@@ -15,7 +15,7 @@ from replog.testing.disk import SECTOR_BYTES, MemoryDisk
 from tests.backends.files.small_storage import SmallStorage, index_is_whole, make_small_storage
 from tests.backends.files.small_storage import small_files as small_files
 
-SAMPLE = 101  # one byte of so many, in `make test`
+SAMPLE = 211  # one byte of so many, in `make test`
 BOTH = pytest.mark.parametrize("elsewhere", [False, True], ids=["inside", "elsewhere"])
 ANY = ("/st/", "/jn")
 MARK, DOUBT = "/st/durable-mark", "/st/doubt"

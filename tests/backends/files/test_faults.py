@@ -56,7 +56,7 @@ def test_a_full_disk_serves_reads_and_fences_and_recovers() -> None:
     storage.close()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, pytest.param(errno.EDQUOT, marks=pytest.mark.long)])
 def test_an_error_at_every_change_of_the_disk(code: int) -> None:
     disk = MemoryDisk(1)
     count = count_changes(disk)

@@ -219,9 +219,11 @@ def fill(ledgers: int, entry_bytes: int, file_bytes: int, batches: int, make: Ca
         pytest.param(1, 1024, 64 << 20, 0.1, id="one ledger, 1 KiB"),
         pytest.param(1, 100, 64 << 20, 0.1, id="one ledger, 100 B"),
         pytest.param(100, 100, 64 << 20, 0.1, id="a hundred in turn, 100 B"),
-        pytest.param(100, 1024, 1 << 30, 0.1, id="a hundred in entry logs, 1 KiB", marks=pytest.mark.long),
+        pytest.param(
+            100, 1024, 1 << 30, 0.1, id="a hundred in entry logs, 1 KiB", marks=pytest.mark.long(is_sampled=False)
+        ),
         # one batch of each ledger in each journal file: a section for each, until major compaction puts them in order
-        pytest.param(100, 1024, 64 << 20, 0.4, id="a hundred in turn, 1 KiB", marks=pytest.mark.long),
+        pytest.param(100, 1024, 64 << 20, 0.4, id="a hundred in turn, 1 KiB", marks=pytest.mark.long(is_sampled=False)),
     ],
 )
 def test_bytes_per_entry(ledgers: int, entry_bytes: int, file_bytes: int, bytes_per_entry: float) -> None:

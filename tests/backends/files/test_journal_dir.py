@@ -37,6 +37,7 @@ def tree(*paths: Path) -> dict[str, bytes | None]:
     return {str(each): each.read_bytes() if each.is_file() else None for each in found}
 
 
+@pytest.mark.long(is_sampled=False)
 def test_exam(tmp_path: Path) -> None:
     def open_with_journal(path: Path) -> Storage:
         return open_storage(str(path), options(path.with_name(path.name + "-journal"), flush_bytes=128 << 10))

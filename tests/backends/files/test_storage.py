@@ -33,7 +33,7 @@ SMALL = FilesOptions(journal_file_bytes=64 << 10)
     "options",
     [
         FilesOptions(),
-        pytest.param(SMALL, marks=pytest.mark.long),
+        pytest.param(SMALL, marks=pytest.mark.long(is_sampled=False)),
         pytest.param(FilesOptions(journal_file_bytes=70_001, spare_files=0), marks=pytest.mark.long),
     ],
 )

@@ -225,7 +225,9 @@ def test_truncation_anywhere_is_never_absence(whole: Path, tmp_path: Path) -> No
     assert started >= 5
 
 
-@pytest.mark.parametrize("share", [0, 1, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 3))])
+@pytest.mark.parametrize(
+    "share", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in (1, 2, 3))]
+)
 def test_zeroed_page_anywhere_is_never_absence(whole: Path, tmp_path: Path, share: int) -> None:
     pages = (whole / "data.mdb").stat().st_size // PAGE
     doubts = 0
@@ -247,7 +249,9 @@ def test_zeroed_tail_is_never_absence(whole: Path, tmp_path: Path) -> None:
         assert is_in_doubt or not is_started or kept > size // 2
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 3))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in (1, 2, 3))]
+)
 def test_flipped_bit_anywhere_is_never_absence(whole: Path, tmp_path: Path, seed: int) -> None:
     """In the roots and in LMDB's pages, too, and none ends the process."""
     content = (whole / "data.mdb").read_bytes()

@@ -8,6 +8,12 @@ from replog.backends.lmdb import LMDBStorageOptions, open_storage
 from replog.testing import check_storage
 
 
-@pytest.mark.parametrize("options", [LMDBStorageOptions(), LMDBStorageOptions(map_bytes=1 << 20, read_ahead=False)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        LMDBStorageOptions(map_bytes=1 << 20, read_ahead=False),
+        pytest.param(LMDBStorageOptions(), marks=pytest.mark.long),
+    ],
+)
 def test_exam(tmp_path: Path, options: LMDBStorageOptions) -> None:
     check_storage(lambda path: open_storage(str(path), options), tmp_path)

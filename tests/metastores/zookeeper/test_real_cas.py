@@ -79,7 +79,7 @@ async def test_each_change_happens_once_when_answers_are_lost(
 
 
 @pytest.mark.crash
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 async def test_the_same_for_longer(zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path) -> None:
     """`REPLOG_CAS_CHANGES=100000 make crash ARGS='-k for_longer'`"""
     changes = int(os.environ.get("REPLOG_CAS_CHANGES", "8000"))

@@ -273,8 +273,9 @@ SHELL_MUTANTS = (
                 "DENIALS.get(answer.status, DENIALS[Status.NO_ENTRY])",
             ),
         ),
-        5,
+        8,
         strategy="orphans",
+        step=8,
     ),
     Mutant(
         "confirmed-not-frozen",
@@ -289,9 +290,9 @@ SHELL_MUTANTS = (
                 "    self._machine._digest, self._ledger_id, 1, effect.batch.last_add_confirmed)",
             ),
         ),
-        6,
+        4,
         strategy="orphans",
-        step=6,
+        step=4,
     ),
     Mutant(
         "confirmed-runs-ahead",

@@ -11,6 +11,10 @@ from tests.simulator.shells.mutants import SHELL_MUTANTS, shell_mutant_named
 DEAR = {
     "adds-in-doubt",
     "confirmed-runs-ahead",
+    "conflict-taken-for-written",
+    "deleted-before-cas",
+    "failure-taken-for-confirmed",
+    "page-not-written",
     "confirmed-not-frozen",
     "doubt-not-bounded",
     "gaps-not-recorded",

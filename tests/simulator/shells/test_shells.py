@@ -14,7 +14,7 @@ from tests.simulator.shells.command import missing
 from tests.simulator.shells.weather import FULL, STRATEGIES
 
 RARE = 22  # a seed whose metastore loses answers
-SEEDS = int(os.environ.get("SHELL_SEEDS", "4"))  # more of them, to look for more
+SEEDS = int(os.environ.get("SHELL_SEEDS", "2"))  # more of them, to look for more
 SEEDS_LONG = max(12, SEEDS)  # in the long lane: every strategy has its turn
 DOUBTING = 26  # a seed in which a bookie in doubt refuses an add
 SHORT = 9  # a seed that is soon over
@@ -31,7 +31,7 @@ def test_no_seed_breaks_a_rule(seed: int) -> None:
     assert run(seed).violation is None, f"python -m tests.simulator --shells --first {seed} --seeds 1 --trace"
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 def test_no_seed_of_many_breaks_a_rule_and_all_happened() -> None:
     """No violation means nothing where nothing happened."""
     seeds = {*range(SEEDS_LONG), DOUBTING, RARE, LOSSY}
@@ -40,7 +40,7 @@ def test_no_seed_of_many_breaks_a_rule_and_all_happened() -> None:
     assert missing(sum((run(seed).coverage for seed in seeds), Counter())) == []
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 @pytest.mark.parametrize("seed", range(6))
 def test_guaranteed_write_quorums_are_full(seed: int) -> None:
     """W8: whoever was told that a ledger is closed, rolled or taken over finds all copies, right then."""
@@ -51,6 +51,7 @@ def test_guaranteed_write_quorums_are_full(seed: int) -> None:
     assert result.coverage["a ledger is full"]
 
 
+@pytest.mark.long(is_sampled=False)
 def test_a_seed_has_one_trace_in_every_process() -> None:
     program = f"from tests.simulator.shells import simulate_shells; print(simulate_shells({SHORT}).digest)"
     digests = {
