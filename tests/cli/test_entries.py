@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -110,8 +111,9 @@ def test_json_has_every_field() -> None:
         with pytest.raises(ConfigError, match="--json includes everything"):
             shown(None, null, False, positions=positions, for_programs=True)
     how = shown(None, False, False, for_programs=True)
+    times_ns = (1_500_000_000_123_456_789 + each for each in itertools.count())
     text, raw, odd = how.encode(
-        "record", "position", ["1:0", "1:1", "1:2"], ["é\n".encode(), b"\xff", b""], 1_500_000_000_123_456_789
+        "record", "position", ["1:0", "1:1", "1:2"], ["é\n".encode(), b"\xff", b""], times_ns
     ).splitlines()
     assert json.loads(text) == {
         "kind": "record",
@@ -123,7 +125,7 @@ def test_json_has_every_field() -> None:
         "data_base64": None,
     }
     assert (json.loads(raw)["data"], json.loads(raw)["data_base64"]) == (None, "/w==")
-    assert json.loads(odd)["data"] == ""
+    assert (json.loads(odd)["data"], json.loads(odd)["timestamp_ns"]) == ("", 1_500_000_000_123_456_791)
 
 
 @pytest.mark.parametrize("timestamp_ns", [-1, 0, (1 << 63) - 1, -(1 << 63)])

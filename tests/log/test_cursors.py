@@ -252,6 +252,24 @@ async def test_answers_about_a_cursor_may_be_lost(fault: Fault, autojump_clock: 
         assert await world.metastore.children(CURSORS) == []
 
 
+async def test_cursor_is_not_put_behind_the_end_of_a_closed_segment() -> None:
+    async with cluster() as world, world.client() as client:
+        await fill(client, segments=2)
+        [first, *_] = (await client.log_metadata("log")).segments
+        behind = (await client.ledger_metadata(first.ledger_id)).last_entry_id
+        assert behind is not None
+        with pytest.raises(PositionError, match="that segment ends at"):
+            async with client.cursor("log", "billing", start=Position(1, behind + 2)):
+                pass
+        assert await client.cursors("log") == [], "it was not created"
+        async with client.cursor("log", "billing", start=Position(1, behind + 1)):
+            pass
+        with pytest.raises(PositionError, match="cursor 'billing' was not changed"):
+            await client.move_cursor("log", "billing", to=Position(1, 99))
+        [cursor] = await client.cursors("log")
+        assert cursor.begins_at == Position(1, behind + 1)
+
+
 # -- trims --------------------------------------------------------------------------------------------------------------
 
 

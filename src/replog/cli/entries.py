@@ -10,7 +10,7 @@ import base64
 import json
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -219,12 +219,12 @@ class Shown:
         return self.positions or self.for_programs
 
     def encode(
-        self, kind: str, place_name: str, places: Sequence[int | str], payloads: Sequence[bytes], timestamp_ns: int
+        self, kind: str, place_name: str, places: Sequence[int | str], payloads: Sequence[bytes], timestamps_ns: Iterable[int]
     ) -> bytes:
-        """The bytes that show entries of this time; `places` has the place of each, if that is needed."""
+        """The bytes that show entries; `places` has the place of each, if that is needed, `timestamps_ns` at least as many times."""
         if self.for_programs:
-            pairs = zip(places, payloads, strict=True)
-            return b"".join(_as_json({"kind": kind, place_name: place}, data, timestamp_ns) for place, data in pairs)
+            rows = zip(places, payloads, timestamps_ns, strict=False)
+            return b"".join(_as_json({"kind": kind, place_name: place}, data, time_ns) for place, data, time_ns in rows)
         if self.positions:
             pairs = zip(places, payloads, strict=True)
             payloads = [str(place).encode() + b"\t" + data for place, data in pairs]

@@ -110,6 +110,7 @@ class CursorCatalog:
                 raise ConfigError(f"log {log_name!r} has {CURSORS_MAX} cursors: delete one before creating {name!r}")
             begins_at = Position(head.first_segment_number, 0) if start is None else start
             _check_available(head, name, begins_at)
+            await self._check_held(head, name, begins_at)
             await self.sweep(log_name)
             return attrs.evolve(head, cursors=(*head.cursors, LogCursor(name, cursor_id, begins_at)))
 
@@ -202,6 +203,7 @@ class CursorCatalog:
         cursor = await self.find(log_name, name)
         head, _ = await self._logs.get(log_name)
         _check_available(head, name, to)
+        await self._check_held(head, name, to)
         held = await self._raise_term(log_name, cursor, owner, to)
 
         async def touch(head: LogMetadata) -> LogMetadata:
@@ -229,6 +231,21 @@ class CursorCatalog:
 
         await edit(log_name, remove, self._ledgers, self._logs)
         await self._forget(log_name, cursor)
+
+    async def _check_held(self, head: LogMetadata, name: str, place: Position) -> None:
+        """Raises `PositionError` if this is behind the end of a closed segment. Where an open one will end, nobody knows yet."""
+        found = await self._logs.segments(head.name, place.segment, place.segment + 1) if place.entry else ()
+        if not found:
+            return  # at the beginning; or trimmed meanwhile, which the change of the log's record finds out
+        try:
+            ledger, _ = await self._store.get(found[0].ledger_id)
+        except LedgerNotFoundError:
+            return
+        if ledger.state is LedgerState.CLOSED and place.entry > _last_entry(ledger) + 1:
+            raise PositionError(
+                f"{place} is not a position of log {head.name!r}: that segment ends at {_last_entry(ledger)}; "
+                f"cursor {name!r} was not changed"
+            )
 
     async def _is_named(self, log_name: str, cursor: LogCursor) -> bool:
         head, _ = await self._logs.head(log_name)

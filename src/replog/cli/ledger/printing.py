@@ -51,7 +51,7 @@ async def _read(connection: Connection, ledger_id: int, first: int, last: int | 
                 count = len(batch) if last is None else min(len(batch), last - batch.first_entry_id + 1)
                 places = range(batch.first_entry_id, batch.first_entry_id + count)
                 payloads = batch.payloads()[:count]
-                await write_output(how.encode("entry", "entry_id", places, payloads, batch.timestamp_ns))
+                await write_output(how.encode("entry", "entry_id", places, payloads, batch.timestamps_ns()))
                 tell(batch.size_bytes)
                 if last is not None and batch.last_entry_id >= last:
                     return

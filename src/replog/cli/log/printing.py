@@ -181,4 +181,4 @@ def _encoded(how: Shown, batch: RecordBatch, count: int) -> bytes:
     segment, first = batch.first_position
     payloads = batch.payloads()[:count]
     places = [f"{segment}:{entry}" for entry in range(first, first + len(payloads))] if how.needs_places else ()
-    return how.encode("record", "position", places, payloads, batch.timestamp_ns)
+    return how.encode("record", "position", places, payloads, (record.timestamp_ns for record in batch))
