@@ -68,6 +68,7 @@ from replog.log.log_reader import LogReader
 from replog.log.log_summaries import CursorLag, LogSummary
 from replog.log.log_writer import LogWriter
 from replog.log.record_batches import Record, RecordBatch
+from replog.log.retention import Retention
 from replog.machine import (
     CommandId,
     MachineOptions,
@@ -150,6 +151,7 @@ __all__ = [
     "ReplicatedLock",
     "ReplicatedQueue",
     "ReplogError",
+    "Retention",
     "RunningMachine",
     "SessionExpiredError",
     "StateDivergedError",

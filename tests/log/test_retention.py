@@ -13,7 +13,9 @@ from replog.config import ClientOptions
 from replog.log.retention import Retention, first_kept
 from replog.protocol.contents import Contents
 from replog.protocol.model import Position, Segment
+from replog.records.paths import log_key_path
 from replog.runtime.chance import Chance, use_chance
+from replog.testing import Fault
 from tests.kit import cluster
 
 QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
@@ -85,3 +87,80 @@ async def test_old_segments_go_and_a_cursor_is_named(autojump_clock: trio.testin
 def test_what_is_no_limit_is_refused(limits: dict[str, object]) -> None:
     with pytest.raises(replog.ConfigError):
         Retention(**limits)  # type: ignore[arg-type]
+
+
+# -- by the writer ------------------------------------------------------------------------------------------------------
+
+
+async def first_segment(client: replog.Client) -> int:
+    return (await client.log_metadata("log")).first_segment_number
+
+
+async def write_segments(log: replog.LogWriter, count: int) -> None:
+    for _ in range(count):
+        await log.append(b"0123456789")
+        await log.roll()
+
+
+async def test_writer_keeps_to_the_retention(caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster() as world, world.client() as client:
+        async with client.write_log("log", retention=Retention(size_bytes=30)) as log:
+            await write_segments(log, 8)
+            await trio.sleep(61)
+            assert await first_segment(client) == 5, "the record does not say yet what segment 8 has"
+            async with client.cursor("log", "billing") as cursor:
+                await write_segments(log, 8)
+                await trio.sleep(300)
+                assert await first_segment(client) == 5
+                assert [record.message for record in caplog.records].count(caplog.records[-1].message) == 1, "told once"
+                assert "billing" in caplog.records[-1].message
+                for _ in range(6):
+                    await cursor.receive()
+                await cursor.commit()
+                await trio.sleep(61)
+                assert await first_segment(client) == 11
+            await client.delete_cursor("log", "billing")
+        await trio.sleep(300)
+        assert await first_segment(client) == 11, "the writer is left"
+        async with client.lead_log("log", retention=Retention(size_bytes=0)):
+            await trio.sleep(1)
+            assert await first_segment(client) == 18
+
+
+async def test_writer_goes_on_when_its_retention_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        async with client.write_log("log", retention=Retention(size_bytes=0)) as log:
+            await write_segments(log, 3)
+            world.metastore.fail_next("get", Fault.UNAVAILABLE, under=log_key_path("log"), times=100)
+            await trio.sleep(70)
+            assert "its retention could not be enforced" in caplog.text
+            await log.append(b"meanwhile")
+            await trio.sleep(1000)
+            assert world.metastore.planned() == 0
+            assert await first_segment(client) == 3
+            await client.delete_log("log")
+            await trio.sleep(100)
+            with pytest.raises(replog.FencedError):
+                await log.append(b"after all")
+
+
+async def test_deposed_writer_drops_nothing() -> None:
+    async with cluster() as world, world.client() as client, world.client() as other:
+        async with client.write_log("log", retention=Retention(size_bytes=0)) as old:
+            await trio.sleep(1)
+            async with other.write_log("log") as new:
+                await write_segments(new, 3)
+                with pytest.raises(replog.FencedError):
+                    await old.append(b"late")
+                await trio.sleep(300)
+                assert await first_segment(client) == 1
+
+
+async def test_an_error_in_the_block_is_raised_as_it_is() -> None:
+    async with cluster() as world, world.client() as client:
+        with pytest.raises(ZeroDivisionError):
+            async with client.write_log("log", retention=Retention(size_bytes=0)) as log:
+                await log.append(b"kept")
+                raise ZeroDivisionError
+        async with client.read_log("log") as reader:
+            assert (await reader.receive()).data == b"kept"

@@ -32,7 +32,7 @@ from replog.log.log_reader import LogReader
 from replog.log.log_records import LogRecords
 from replog.log.log_summaries import LogSummaries, LogSummary
 from replog.log.log_writer import LogWriter
-from replog.log.retention import Retention, retain
+from replog.log.retention import Retention, enforced, retain
 from replog.log.since import reader_since, time_ns_of
 from replog.log.takeover import lead, taking_over
 from replog.machine import LogOptions, MachineOptions, RunningMachine, State, run_machine, surroundings_of
@@ -193,6 +193,7 @@ class Client(LedgerVerbs, CursorVerbs):
         custom: Mapping[str, str] | None = None,
         durability: str | None = None,
         ledgers: str | None = None,
+        retention: Retention | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
@@ -200,13 +201,19 @@ class Client(LedgerVerbs, CursorVerbs):
         from now on (L9); "bounded": each leader has ledgers of its own. None: as it is, and the option `log_ledgers` for a new
         log. `quorum` and what follows it are for ledgers that this writer creates. With `durability="write-quorum"`, or if the
         client's options say so, these have all their copies before a close, roll or takeover behind them ends (W8).
+        With `retention` the writer drops what that does not keep, as `retain_log` does, every `retention_interval_s` until it is
+        left or deposed; what prevents it is logged (`replog.log`), and hinders no append.
 
         A context manager that yields the log's writer. Raises `RecoveryUndecidedError`, `NotEnoughBookiesError` or
         `WriteQuorumError` (retry: when bookies are back), `TakeoverFailedError` (others keep taking over), `ConfigError`,
         `MetastoreError`."""
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
-        async with await taking_over(*known, wanted, password, digest_type, custom, durability, ledgers)() as writer:
+        keeping = self._ledgers, self._log_driver, self._cursors
+        async with (
+            await taking_over(*known, wanted, password, digest_type, custom, durability, ledgers)() as writer,
+            enforced(writer, retention, *keeping),
+        ):
             yield writer
 
     @asynccontextmanager
@@ -220,15 +227,16 @@ class Client(LedgerVerbs, CursorVerbs):
         custom: Mapping[str, str] | None = None,
         durability: str | None = None,
         ledgers: str | None = None,
+        retention: Retention | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for
         its turn again."""
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
-        async with lead(
-            name, self._ledgers, taking_over(*known, wanted, password, digest_type, custom, durability, ledgers)
-        ) as writer:
+        keeping = self._ledgers, self._log_driver, self._cursors
+        begin = taking_over(*known, wanted, password, digest_type, custom, durability, ledgers)
+        async with lead(name, self._ledgers, begin) as writer, enforced(writer, retention, *keeping):
             yield writer
 
     @asynccontextmanager

@@ -37,6 +37,7 @@ from replog.errors import (
 from replog.log.appending import AppendedLedgers
 from replog.log.log_summaries import CursorLag, LogSummary
 from replog.log.record_batches import Positions, Record, RecordBatch
+from replog.log.retention import Retention
 from replog.machine.commands import State
 from replog.machine.options import MachineOptions
 from replog.machine.running import Arguments, MachineStatus, Result
@@ -266,6 +267,7 @@ class Client:
         custom: Mapping[str, str] | None = None,
         durability: str | None = None,
         ledgers: str | None = None,
+        retention: Retention | None = None,
     ) -> Opening[LogWriter]:
         """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
@@ -273,6 +275,8 @@ class Client:
         from now on (L9); "bounded": each leader has ledgers of its own. None: as it is, and the option `log_ledgers` for a new
         log. `quorum` and what follows it are for ledgers that this writer creates. With `durability="write-quorum"`, or if the
         client's options say so, these have all their copies before a close, roll or takeover behind them ends (W8).
+        With `retention` the writer drops what that does not keep, as `retain_log` does, every `retention_interval_s` until it is
+        left or deposed; what prevents it is logged (`replog.log`), and hinders no append.
 
         A context manager that yields the log's writer. Raises `RecoveryUndecidedError`, `NotEnoughBookiesError` or
         `WriteQuorumError` (retry: when bookies are back), `TakeoverFailedError` (others keep taking over), `ConfigError`,
@@ -287,6 +291,7 @@ class Client:
         custom: Mapping[str, str] | None = None,
         durability: str | None = None,
         ledgers: str | None = None,
+        retention: Retention | None = None,
     ) -> Opening[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for

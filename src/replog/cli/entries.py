@@ -219,9 +219,14 @@ class Shown:
         return self.positions or self.for_programs
 
     def encode(
-        self, kind: str, place_name: str, places: Sequence[int | str], payloads: Sequence[bytes], timestamps_ns: Iterable[int]
+        self,
+        kind: str,
+        place_name: str,
+        places: Sequence[int | str],
+        payloads: Sequence[bytes],
+        timestamps_ns: Iterable[int],
     ) -> bytes:
-        """The bytes that show entries; `places` has the place of each, if that is needed, `timestamps_ns` at least as many times."""
+        """The bytes that show entries. `places` has the place of each, if that is needed; `timestamps_ns` may go on."""
         if self.for_programs:
             rows = zip(places, payloads, timestamps_ns, strict=False)
             return b"".join(_as_json({"kind": kind, place_name: place}, data, time_ns) for place, data, time_ns in rows)

@@ -71,6 +71,9 @@ class ClientOptions(Checked):
         "Ledgers of new logs: `bounded`, one for each leader, or `unbounded`, which the next leader goes on with (L9).",
         one_of(*LEDGER_KINDS),
     )
+    retention_interval_s: float = option(
+        60.0, "How often the writer of a log drops what its retention does not keep (L3).", positive
+    )
     takeover_timeout_s: float = option(30.0, "How long a takeover may take, lost races included (L1).", positive)
     recovery_timeout_s: float = option(
         30.0, "How long the recovery of one ledger may take; until then it goes on asking (R4, R12).", positive

@@ -246,6 +246,10 @@ class LogWriter(WriterContext):
             self._background_ended.set()
             self._rolling.end()
 
+    async def wait_ended(self) -> None:
+        """Waits until nothing is done in the background any more: this writer is closed, deposed or failed."""
+        await self._background_ended.wait()
+
     async def _finish(self) -> None:
         """Finishes this takeover, after which its ledger is no longer pending, and what other clients left unfinished (L7)."""
         try:

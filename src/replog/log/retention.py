@@ -6,22 +6,31 @@ Rules:
 - In doubt a segment stays, and with it all that follow. An age is in doubt if the log's record does not say when the last entry
   was sent; a size if it does not say how many bytes there are. So the segments that were closed last stay a while longer.
 - A segment goes once one of the limits lets it go.
+- A log's writer can see to it (`enforced`): until it is left, or deposed. What goes wrong is logged and tried again later, since
+  a log that is larger than it should be is no reason to stop appending to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import attrs
+import trio
 
 from replog.client.ledgers import Ledgers
 from replog.config import check_number
-from replog.errors import ConfigError
+from replog.errors import ConfigError, LogNotFoundError, ReplogError, TrimBlockedError
 from replog.log import catalog
 from replog.log.cursor_catalog import CursorCatalog
 from replog.log.log_driver import LogDriver
+from replog.log.log_writer import LogWriter
 from replog.protocol.model import Position, Segment
+from replog.runtime.nursery import open_service_nursery
+
+_log = logging.getLogger("replog.log")
 
 
 @attrs.frozen(kw_only=True)
@@ -54,6 +63,48 @@ async def retain(
     now_ms = ledgers.chance.time_ms()
     first = first_kept(segments, retention, now_ms, None if committed is None else committed.begins_at.segment)
     return await catalog.trim(name, Position(first, 0), ledgers, driver, cursors, ignores_cursors=False)
+
+
+@asynccontextmanager
+async def enforced(
+    writer: LogWriter, retention: Retention | None, ledgers: Ledgers, driver: LogDriver, cursors: CursorCatalog
+) -> AsyncIterator[None]:
+    """Drops what its log need not keep while this context lasts, every `retention_interval_s`, unless the writer has ended."""
+    if retention is None:
+        yield
+        return
+    async with open_service_nursery() as nursery:
+        nursery.start_soon(_enforce, writer, retention, ledgers, driver, cursors)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _enforce(
+    writer: LogWriter, retention: Retention, ledgers: Ledgers, driver: LogDriver, cursors: CursorCatalog
+) -> None:
+    told = ""  # of which cursor it was said that it blocks
+    with trio.CancelScope() as scope:
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(_cancel_when_ended, writer, scope)
+            while True:
+                try:
+                    await retain(writer.name, retention, ledgers, driver, cursors)
+                    told = ""
+                except TrimBlockedError as error:
+                    if told != error.cursor_name:
+                        told = error.cursor_name
+                        _log.warning("log %r: a cursor keeps more than its retention does: %s", writer.name, error)
+                except LogNotFoundError:
+                    return  # whoever deleted it has deposed this writer
+                except ReplogError as error:
+                    _log.warning("log %r: its retention could not be enforced; tried again: %s", writer.name, error)
+                await trio.sleep(ledgers.options.retention_interval_s)
+
+
+async def _cancel_when_ended(writer: LogWriter, scope: trio.CancelScope) -> None:
+    """Only who leads a log decides what it keeps."""
+    await writer.wait_ended()
+    scope.cancel()
 
 
 def first_kept(segments: Sequence[Segment], retention: Retention, now_ms: int, committed_before: int | None) -> int:
