@@ -273,10 +273,10 @@ def test_progress_says_where_the_log_ends(metastore: str, spark_log: str) -> Non
 
 
 def test_limits_come_from_options(metastore: str, spark_log: str) -> None:
+    ask(metastore, lambda client: write(client, spark_log, 1, 1))
     assert stream_reader(metastore, spark_log).getDefaultReadLimit() == ALL
     assert stream_reader(metastore, spark_log, maxRowsPerTrigger="5").getDefaultReadLimit() == ReadMaxRows(5)
     assert stream_reader(metastore, spark_log, maxBytesPerTrigger="1kB").getDefaultReadLimit() == ReadMaxBytes(1000)
-    ask(metastore, lambda client: write(client, spark_log, 1, 1))
     reader = stream_reader(metastore, spark_log)
     with pytest.raises(ConfigError, match="ReadMaxFiles"):
         reader.latestOffset(reader.initialOffset(), ReadMaxFiles(1))
