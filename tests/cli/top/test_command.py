@@ -115,6 +115,11 @@ def test_keys_change_the_view_and_q_ends_it(terminal: Terminal) -> None:
     terminal.until(rb"PAUSED.*p go on")
     terminal.press("p")
     terminal.until(rb"p pause")
+    terminal.press("l")
+    terminal.until(rb"1 log: .*1 closed.*l bookies")
+    terminal.press("p")
+    terminal.press("l")
+    terminal.until(rb"2 writable.*p go on.*l logs")
     terminal.press("q")
     assert terminal.end() == 0
 
@@ -161,6 +166,19 @@ def test_one_picture_is_printed_without_a_terminal(directory: Path) -> None:
     assert lines[3].split()[:3] == ["bookie", "state", "entries/s"]
     assert [line.split()[1] for line in lines[4:]] == ["writable", "writable"]
     assert "\x1b" not in done.stdout
+
+
+def test_logs_are_printed_instead(directory: Path) -> None:
+    done = top("--dir", str(directory), "--interval", "0.1", "--logs", "--once")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert "1 log: 1 closed" in lines[0]
+    assert lines[2].split()[:4] == ["log", "state", "entries/s", "entries"]
+    assert lines[3].split()[:5] == ["log", "closed", "0", "1", "3"]
+    found = json.loads(top("--dir", str(directory), "--interval", "0.1", "--logs", "--json").stdout)
+    assert len(found["bookies"]) == 2
+    [log] = found["logs"]
+    assert (log["log"], log["entries"], log["entries_rate"], log["problem"]) == ("log", 1, 0.0, None)
 
 
 def test_json_has_everything(directory: Path) -> None:

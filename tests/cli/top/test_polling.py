@@ -6,9 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from replog.cli.top import model
+from replog.cli.top import model, polling
+from replog.cli.top.logs import Logs
 from replog.cli.top.model import Cluster, Row, State
-from replog.cli.top.polling import Poller
+from replog.cli.top.polling import LogPoller, Poller
 from replog.errors import MetastoreError
 from tests.kit import cluster
 
@@ -101,3 +102,45 @@ async def failing(key: str) -> dict[str, bytes]:
 async def hanging(key: str) -> dict[str, bytes]:
     await trio.sleep_forever()
     return {}
+
+
+async def test_logs_are_looked_at_while_they_are_wanted(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "_LOGS_MAX", 2)
+    async with cluster(3) as world, world.client() as client, trio.open_nursery() as nursery:
+        logs, wanted = Logs(), [False]
+        poller = LogPoller(client, logs, b"", interval_s=10.0, timeout_s=2.0)
+        async with client.write_log("a") as writer, client.write_log("b"), client.write_log("c"):
+            nursery.start_soon(poller.run, lambda: wanted[0])
+            await trio.sleep(25)
+            assert logs.rows() == []
+            wanted[0] = True
+            poller.poll_soon()
+            await trio.sleep(1)
+            assert [(row.name, row.state) for row in logs.rows()] == [("a", "open"), ("b", "open")]
+            assert logs.left_out == 1
+            await writer.extend([b"x"] * 50)
+            await trio.sleep(10)
+            assert logs.rows()[0].entries_rate == pytest.approx(5.0, rel=0.1)
+        await client.delete_log("a")
+        await trio.sleep(10)
+        assert [(row.name, row.state) for row in logs.rows()] == [("b", "closed"), ("c", "closed")]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_can_not_be_looked_at_says_why(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client() as client:
+        logs = Logs()
+        poller = LogPoller(client, logs, b"", interval_s=1.0, timeout_s=2.0)
+        async with client.write_log("log") as writer:
+            await writer.append(b"x")
+            await poller.poll()
+            world.metastore.delay_s = 60.0
+            await poller.poll()
+            assert logs.problem == "the metastore did not answer within 2 s"
+            world.metastore.delay_s = 1.5
+            await poller.poll()
+            assert (logs.problem, logs.rows()[0].problem) == ("", "not known within 2 s")
+            assert logs.rows()[0].state == "open", "what was known stays"
+            world.metastore.delay_s = 0.0

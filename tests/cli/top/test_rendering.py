@@ -6,7 +6,8 @@ import attrs
 import pytest
 
 from replog.cli.top.model import Figures, Latencies, Row, State
-from replog.cli.top.rendering import ORDERS, View, picture
+from replog.cli.top.rendering import ORDERS, picture
+from replog.cli.top.table import View
 
 FIGURES = Figures(
     uptime_s=7500.0,
@@ -69,7 +70,7 @@ bookie-3333aaaa  unreachable  for 1m15s: it is not announced in the metastore: â
 bookie-4444aaaa  connecting
 
 
-q quit   p pause   s order: bookie"""
+q quit   p pause   s order: bookie   l logs"""
 
 GOLDEN_120 = """\
 replog top  lmdb:/m  2 bookies: 1 writable, 1 unreachable                                                       12:34:56
@@ -80,7 +81,7 @@ bookie           state        entries/s     bytes/s  commit p50 p99  answer p50 
 bookie-1111aaaa  writable          123k   120.5 MiB      420us 12ms      1.1ms 45ms   293.0 KiB    40.0 GiB   900.0 GiB
 bookie-3333aaaa  unreachable  for 1m15s: it is not announced in the metastore: it is down, or elsewhere
 
-q quit   p pause   s order: bookie"""
+q quit   p pause   s order: bookie   l logs"""
 
 WIDE_ROW = (
     "bookie-1111aaaa  writable          123k   120.5 MiB   1.23k        3      420us 12ms      1.1ms 45ms   293.0 KiB"
@@ -136,7 +137,7 @@ def test_orders(order: str, first: Row) -> None:
     lines = drawn(list(reversed(ROWS)), View(80, 20, sort=sort))
     assert lines[4].startswith(first.bookie_id[:15])
     assert lines[6].startswith(GONE.bookie_id[:15])  # of whom nothing is known
-    assert f"s order: {order}" in lines[-1]
+    assert f"s order: {order}   l logs" in lines[-1]
 
 
 def test_a_pause_shows() -> None:

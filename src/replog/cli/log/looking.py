@@ -76,7 +76,7 @@ async def _list(connection: Connection, long: bool, for_programs: bool) -> None:
             if summary is None:
                 continue
             if for_programs:
-                print_json_line("log", _summary_as_json(summary))
+                print_json_line("log", summary_as_json(summary))
             else:
                 listing.add(_summary_for_people(summary))
 
@@ -109,7 +109,7 @@ def _summary_for_people(summary: LogSummary) -> list[object]:
     ]
 
 
-def _summary_as_json(summary: LogSummary) -> dict[str, object]:
+def summary_as_json(summary: LogSummary) -> dict[str, object]:
     slowest = summary.slowest_cursor
     return {
         **_head(summary.metadata),

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import attrs
@@ -14,10 +15,14 @@ import typer
 from rich.text import Text
 
 from replog.cli.connecting import Connection, client_from, run, takes_connection
+from replog.cli.log.looking import summary_as_json
 from replog.cli.output import AsJSON, console, emit, print_json
+from replog.cli.top.log_rendering import log_picture
+from replog.cli.top.logs import LogRow, Logs
 from replog.cli.top.model import Cluster, Row
-from replog.cli.top.polling import Poller
-from replog.cli.top.rendering import ORDERS, View, picture
+from replog.cli.top.polling import LogPoller, Poller
+from replog.cli.top.rendering import picture
+from replog.cli.top.table import View
 from replog.cli.top.terminal import Screen, watch_keys, watch_terminal
 from replog.config import BackendURL
 from replog.runtime.nursery import open_service_nursery
@@ -30,7 +35,8 @@ _PLAIN_HEIGHT = 10_000
 class _Looking:
     """The settings of the view, changed by keys."""
 
-    sort: int = 0
+    shows_logs: bool = False
+    sorts: dict[bool, int] = attrs.field(factory=lambda: {False: 0, True: 0})  # the orders, of bookies and of logs
     is_paused: bool = False
     is_left: bool = False
 
@@ -40,10 +46,10 @@ class _Looking:
             self.is_left = True
         elif key in "pP ":
             self.is_paused = not self.is_paused
-        elif key == "s":
-            self.sort = (self.sort + 1) % len(ORDERS)
-        elif key == "S":
-            self.sort = (self.sort - 1) % len(ORDERS)
+        elif key in "sS":
+            self.sorts[self.shows_logs] += 1 if key == "s" else -1
+        elif key in "lL":
+            self.shows_logs = not self.shows_logs
 
 
 @takes_connection
@@ -55,32 +61,40 @@ def top(
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=0.1, max=60, help="How long a bookie may take.")
     ] = 3.0,
+    logs: Annotated[bool, typer.Option("--logs", help="Begin with the logs; with --json, look at them too.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Watch a cluster live: the load of its bookies, their latencies and disks, and those that are gone.
+    """Watch a cluster live: the load of its bookies, their latencies and disks, and those that are gone; or its logs.
 
-    Keys: q ends, p pauses, s changes the order. Without a terminal, or with --once or --json, it polls twice, an interval apart,
-    prints the result, and ends."""
+    Keys: q ends, p pauses, s changes the order, l goes to the logs and back. Without a terminal, or with --once or --json, it
+    polls twice, an interval apart, prints the result, and ends."""
     is_live = sys.stdout is not None and sys.stdout.isatty() and not once and not for_programs
-    run(_top, connection, interval_s, timeout_s, is_live, for_programs)
+    run(_top, connection, interval_s, timeout_s, logs, is_live, for_programs)
 
 
-async def _top(connection: Connection, interval_s: float, timeout_s: float, is_live: bool, for_programs: bool) -> None:
+async def _top(
+    connection: Connection, interval_s: float, timeout_s: float, shows_logs: bool, is_live: bool, for_programs: bool
+) -> None:
     async with client_from(connection) as client:
-        cluster = Cluster()
+        cluster, logs = Cluster(), Logs()
         poller = Poller(client, cluster, interval_s=interval_s, timeout_s=timeout_s)
+        log_poller = LogPoller(client, logs, connection.password(), interval_s=interval_s, timeout_s=timeout_s)
         if is_live:
-            await _watch(cluster, poller, _title(connection))
+            await _watch(cluster, poller, logs, log_poller, _Looking(shows_logs), _title(connection))
             return
-        await look_twice(poller)
+        if for_programs or not shows_logs:
+            await look_twice(poller)
+        if shows_logs:
+            await look_twice(log_poller)
         if for_programs:
-            print_json(as_json(cluster, trio.current_time()))
+            looked_at = {"logs": [_log_as_json(row) for row in logs.rows()]} if shows_logs else {}
+            print_json({**as_json(cluster, trio.current_time()), **looked_at})
         else:
-            print_picture(cluster, _title(connection))
+            print_picture(cluster, None if not shows_logs else logs, _title(connection))
 
 
-async def look_twice(poller: Poller) -> None:
+async def look_twice(poller: Poller | LogPoller) -> None:
     """Poll twice, because rates need two answers."""
     await poller.poll()
     await trio.sleep(poller.interval_s)
@@ -96,13 +110,17 @@ def _title(connection: Connection) -> str:
 # -- once ---------------------------------------------------------------------------------------------------------
 
 
-def print_picture(cluster: Cluster, title: str) -> None:
-    """Print once, as wide as the terminal, or as wide as needed."""
+def print_picture(cluster: Cluster, logs: Logs | None, title: str) -> None:
+    """Print the bookies once, or the logs, as wide as the terminal, or as wide as needed."""
     now_s = trio.current_time()
     out = console()
     width = out.width if out.is_terminal else _PLAIN_WIDTH
     view = View(width, _PLAIN_HEIGHT, title, is_unicode=not out.options.ascii_only, has_keys=False)
-    for line in picture(cluster.rows(now_s), cluster.total(now_s), cluster.problem, view):
+    if logs is None:
+        lines = picture(cluster.rows(now_s), cluster.total(now_s), cluster.problem, view)
+    else:
+        lines = log_picture(logs.rows(), logs.left_out, logs.problem, view)
+    for line in lines:
         emit(line.plain.rstrip() + "\n")
 
 
@@ -136,38 +154,52 @@ def _row_as_json(row: Row, *, is_total: bool = False) -> dict[str, Any]:
     }
 
 
+def _log_as_json(row: LogRow) -> dict[str, Any]:
+    held = {"log": row.name} if row.summary is None else summary_as_json(row.summary)
+    return {**held, "entries_rate": row.entries_rate, "problem": row.problem or None}
+
+
 # -- live ---------------------------------------------------------------------------------------------------------
 
 
-async def _watch(cluster: Cluster, poller: Poller, title: str) -> None:
+async def _watch(
+    cluster: Cluster, poller: Poller, logs: Logs, log_poller: LogPoller, looking: _Looking, title: str
+) -> None:
     out = console()
     screen = Screen(out)
-    looking = _Looking()
-    frozen: list[tuple[list[Row], Row, str, str]] = []  # what a pause shows
+    frozen: dict[bool, Callable[[View], list[Text]]] = {}  # what a pause shows, of bookies and of logs
+    clock = ""
     left = trio.Event()
 
+    def now() -> Callable[[View], list[Text]]:
+        if looking.shows_logs:
+            return partial(log_picture, logs.rows(), logs.left_out, logs.problem)
+        now_s = trio.current_time()
+        return partial(picture, cluster.rows(now_s), cluster.total(now_s), cluster.problem)
+
     def draw() -> None:
+        nonlocal clock
         # A pause keeps the data, not the picture: the terminal may change its size meanwhile.
-        if not looking.is_paused or not frozen:
-            now_s = trio.current_time()
+        if not looking.is_paused or looking.shows_logs not in frozen:
+            frozen[looking.shows_logs] = now()
             clock = time.strftime("%H:%M:%S")
-            frozen[:] = [(cluster.rows(now_s), cluster.total(now_s), cluster.problem, clock)]
-        rows, total, problem, clock = frozen[0]
         width, height = screen.size
         view = View(
             width,
             height,
             title,
             clock,
-            looking.sort,
+            looking.sorts[looking.shows_logs],
             looking.is_paused,
             is_unicode=not out.options.ascii_only,
             has_keys=screen.has_keys,
         )
-        screen.show(picture(rows, total, problem, view) or [Text()])
+        screen.show(frozen[looking.shows_logs](view) or [Text()])
 
     def press(key: str) -> None:
         looking.press(key)
+        if key in "lL":
+            log_poller.poll_soon()
         if looking.is_left:
             left.set()
         draw()
@@ -177,6 +209,7 @@ async def _watch(cluster: Cluster, poller: Poller, title: str) -> None:
             await nursery.start(watch_terminal, screen, draw)
             nursery.start_soon(watch_keys, screen, press)
             nursery.start_soon(poller.run)
+            nursery.start_soon(log_poller.run, lambda: looking.shows_logs)
             nursery.start_soon(_draw_again_and_again, draw, poller.interval_s)
             await left.wait()
 

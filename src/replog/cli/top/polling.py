@@ -1,4 +1,5 @@
-"""Asks all bookies of a cluster for their statistics: each on its own, with a deadline, so that a slow one delays nobody."""
+"""Asks all bookies of a cluster for their statistics, and looks at its logs: each on its own, with a deadline, so that a slow one
+delays nobody."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from replog.api import Client
+from replog.cli.top.logs import Logs
 from replog.cli.top.model import Cluster
 from replog.client.administration import RemoteBookie
-from replog.errors import BookieError, MetastoreError
+from replog.errors import BookieError, LogNotFoundError, MetastoreError, ReplogError
+
+_LOGS_MAX = 200  # that are looked at: each costs a few reads of the metastore
+_LOGS_AT_ONCE = 16
 
 
 class Poller:
@@ -84,3 +89,61 @@ class Poller:
             self._cluster.failed(bookie_id, str(error), trio.current_time())
         else:
             self._cluster.sampled(statistics, trio.current_time())
+
+
+class LogPoller:
+    """Looks at logs, into `Logs`: once with `poll`, or again and again with `run`."""
+
+    def __init__(self, client: Client, logs: Logs, password: bytes, *, interval_s: float, timeout_s: float) -> None:
+        self.interval_s = interval_s
+        self._client = client
+        self._logs = logs
+        self._password = password
+        self._timeout_s = timeout_s
+        self._asked = trio.Event()
+
+    async def poll(self) -> None:
+        """List the logs, and look at each. One that hangs takes a timeout, and the others of a few places wait for theirs."""
+        try:
+            with trio.fail_after(self._timeout_s):
+                names = await self._client.logs()
+        except trio.TooSlowError:
+            self._logs.problem = f"the metastore did not answer within {self._timeout_s:g} s"
+            return
+        except MetastoreError as error:
+            self._logs.problem = str(error)
+            return
+        looked_at = names[:_LOGS_MAX]
+        self._logs.listed(looked_at, len(names) - len(looked_at))
+        limit = trio.CapacityLimiter(_LOGS_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for name in looked_at:
+                nursery.start_soon(self._look, name, limit)
+
+    async def run(self, is_wanted: Callable[[], bool]) -> None:
+        """Poll until cancelled, while that is wanted."""
+        while True:
+            self._asked = trio.Event()
+            started_s = trio.current_time()
+            if is_wanted():
+                await self.poll()
+            with trio.move_on_at(started_s + self.interval_s):
+                await self._asked.wait()
+
+    def poll_soon(self) -> None:
+        """Somebody wants to see them now."""
+        self._asked.set()
+
+    async def _look(self, name: str, limit: trio.CapacityLimiter) -> None:
+        async with limit:
+            try:
+                with trio.fail_after(self._timeout_s):
+                    summary = await self._client.log_summary(name, bounded=True, password=self._password)
+            except trio.TooSlowError:
+                self._logs.failed(name, f"not known within {self._timeout_s:g} s")
+            except LogNotFoundError:
+                return  # it was deleted after it was listed
+            except ReplogError as error:
+                self._logs.failed(name, str(error))
+            else:
+                self._logs.summarized(summary, trio.current_time())

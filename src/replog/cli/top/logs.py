@@ -1,0 +1,87 @@
+"""Turns repeated summaries of logs into rows. Pure: the caller says what time it is.
+
+A rate is the difference between two summaries, where both say how much there was: otherwise it is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from replog.log.log_summaries import CursorLag, LogSummary
+
+
+@attrs.frozen(kw_only=True)
+class LogRow:
+    """One log. `summary` is None while nobody knows anything of it; `problem` says why the last look failed."""
+
+    name: str
+    summary: LogSummary | None = None
+    entries_rate: float | None = None  # per second
+    problem: str = ""
+
+    @property
+    def state(self) -> str:
+        """The state of its last ledger, in a word."""
+        if self.summary is None or self.summary.state is None:
+            return "unknown"
+        return self.summary.state.value
+
+    @property
+    def lag(self) -> CursorLag:
+        """How far its slowest cursor is behind; all None without cursors, or if it is unknown."""
+        slowest = None if self.summary is None else self.summary.slowest_cursor
+        if self.summary is None or slowest is None:
+            return CursorLag()
+        return self.summary.lags[slowest.name]
+
+
+class Logs:
+    """What is known of logs, from what polls have found. `problem` says why nobody knows which logs there are."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self.left_out = 0  # how many logs are not looked at
+        self._rows: dict[str, LogRow] = {}
+        self._looked_s: dict[str, float] = {}
+
+    def listed(self, names: Iterable[str], left_out: int = 0) -> None:
+        """These are the logs that are looked at, of all that there are."""
+        self.problem, self.left_out = "", left_out
+        self._rows = {name: self._rows.get(name, LogRow(name=name)) for name in names}
+        self._looked_s = {name: at_s for name, at_s in self._looked_s.items() if name in self._rows}
+
+    def summarized(self, summary: LogSummary, now_s: float) -> None:
+        """A log holds this now."""
+        name = summary.metadata.name
+        before = self._rows.get(name)
+        if before is None:
+            return  # it vanished from the list meanwhile
+        rate = None
+        if before.summary is not None:
+            count, seconds = _entries_since(before.summary, summary), now_s - self._looked_s[name]
+            rate = None if count is None or seconds <= 0 else count / seconds
+        self._rows[name] = LogRow(name=name, summary=summary, entries_rate=rate, problem=summary.problem or "")
+        self._looked_s[name] = now_s
+
+    def failed(self, name: str, problem: str) -> None:
+        """A log could not be looked at. What was known of it stays."""
+        if name in self._rows:
+            self._rows[name] = attrs.evolve(self._rows[name], entries_rate=None, problem=problem)
+
+    def rows(self) -> list[LogRow]:
+        """All of them, by name."""
+        return [self._rows[name] for name in sorted(self._rows)]
+
+
+def _entries_since(before: LogSummary, after: LogSummary) -> int | None:
+    """How many entries were appended between two looks; None if they don't say."""
+    is_untrimmed = before.metadata.first_segment_number == after.metadata.first_segment_number
+    if is_untrimmed and before.entries is not None and after.entries is not None:
+        count = after.entries - before.entries
+    elif before.end is not None and after.end is not None and before.end.segment == after.end.segment:
+        count = after.end.entry - before.end.entry
+    else:
+        return None
+    return count if count >= 0 else None  # another log of this name

@@ -1,0 +1,128 @@
+"""Rows of logs from what polls have found, and the picture of them."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from replog.cli.top.log_rendering import LOG_ORDERS, log_picture
+from replog.cli.top.logs import LogRow, Logs
+from replog.cli.top.table import View
+from replog.log.log_summaries import CursorLag, LogSummary
+from replog.protocol.cursors import CursorRecord
+from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
+
+
+def summary(
+    name: str = "orders", *, segment: int = 1, first: int = 1, entries: int | None = 10, **known: object
+) -> LogSummary:
+    segments = tuple(Segment(number, 100 + number, 0) for number in range(first, segment + 1))
+    metadata = LogMetadata(name, segments, first_segment_number=first, next_segment_number=segment + 1)
+    end = None if entries is None else Position(segment, entries)
+    return LogSummary(metadata, state=LedgerState.OPEN, end=end, entries=entries, **known)  # type: ignore[arg-type]
+
+
+def with_cursor(name: str, lag: CursorLag) -> LogSummary:
+    cursor = CursorRecord(name, "billing-of-a-long-name", Position(1, 7))
+    return attrs.evolve(
+        summary(name), cursors=(cursor,), lags={cursor.name: lag}, size_bytes=3 << 20, writer="worker-1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rate"),
+    [
+        (summary(entries=10), summary(entries=30), 10.0),
+        (summary(entries=10), summary(entries=10), 0.0),
+        (summary(entries=10), summary(segment=2, entries=20), 5.0),  # rolled meanwhile
+        (summary(segment=2, entries=10), summary(segment=2, first=2, entries=14), 2.0),  # trimmed meanwhile
+        (summary(segment=2, entries=10), summary(segment=3, first=2, entries=14), None),  # both
+        (summary(entries=None), summary(entries=14), None),
+        (summary(entries=14), summary(entries=None), None),
+        (summary(entries=14), summary(entries=1), None),  # another log
+    ],
+)
+def test_rate_is_what_two_looks_say(before: LogSummary, after: LogSummary, rate: float | None) -> None:
+    logs = Logs()
+    logs.listed(["orders"])
+    assert logs.rows() == [LogRow(name="orders")]
+    logs.summarized(before, 100.0)
+    assert logs.rows()[0].entries_rate is None
+    logs.summarized(after, 102.0)
+    assert logs.rows()[0].entries_rate == rate
+
+
+def test_what_is_known_stays_when_a_look_fails() -> None:
+    logs = Logs()
+    logs.listed(["a", "b"], 7)
+    logs.summarized(summary("a"), 1.0)
+    logs.failed("a", "no answer")
+    logs.failed("gone", "no answer")
+    logs.summarized(summary("gone"), 1.0)
+    [first, second] = logs.rows()
+    assert (first.problem, first.state, first.entries_rate, second.state) == ("no answer", "open", None, "unknown")
+    logs.listed(["b"])
+    assert [row.name for row in logs.rows()] == ["b"]
+    assert logs.left_out == 0
+
+
+ROWS = [
+    LogRow(name="audit", summary=with_cursor("audit", CursorLag(1234, 5 << 10, 75.0)), entries_rate=99.0),
+    LogRow(name="orders", summary=with_cursor("orders", CursorLag(0, 0, 0.0)), entries_rate=12_345.0),
+    LogRow(name="a-name-that-is-longer-than-its-column", summary=summary(entries=None), problem="bookies are away"),
+    LogRow(name="zero", problem="not known within 3 s"),
+]
+
+GOLDEN_100 = """\
+replog top  lmdb:/m  4 logs: 3 open, 1 unknown                                              12:34:56
+
+log                   state        entries/s  entries       bytes  segments  slowest cursor     lag
+a-name-that-is-long~  open                 -        -           -         1               -       -…
+audit                 open                99       10     3.0 MiB         1  billing-of-a-l   1.23k
+orders                open             12.3k       10     3.0 MiB         1  billing-of-a-l       0
+zero                  unknown      not known within 3 s
+
+q quit   p pause   s order: log   l bookies"""
+
+
+def drawn(rows: list[LogRow], view: View, left_out: int = 0, problem: str = "") -> list[str]:
+    return [line.plain.rstrip() for line in log_picture(rows, left_out, problem, view)]
+
+
+def test_the_whole_picture() -> None:
+    assert "\n".join(drawn(ROWS, View(100, 9, title="lmdb:/m", clock="12:34:56"))) == GOLDEN_100
+
+
+def test_the_widest_has_everything() -> None:
+    [_, _, headings, odd, first, *_] = drawn(ROWS, View(200, 9))
+    assert " ".join(headings.split()) == (
+        "log state entries/s entries bytes segments slowest cursor lag lag bytes behind droppable writer"
+    )
+    assert first.split()[-5:] == ["5.0", "KiB", "1m15s", "0", "worker-1"]
+    assert odd.endswith("bookies are away")
+
+
+@pytest.mark.parametrize(("order", "first"), [("log", "a-name"), ("entries/s", "orders"), ("lag", "audit")])
+def test_orders(order: str, first: str) -> None:
+    sort = [each.name for each in LOG_ORDERS].index(order)
+    lines = drawn(ROWS, View(100, 20, sort=sort))
+    assert lines[3].startswith(first)
+    assert f"s order: {order}   l bookies" in lines[-1]
+
+
+@pytest.mark.parametrize("width", [1, 10, 60, 200])
+@pytest.mark.parametrize("height", [1, 2, 5, 40])
+def test_picture_never_exceeds_the_terminal(width: int, height: int) -> None:
+    for rows in ([], ROWS, [attrs.evolve(ROWS[0], name=f"{number:032}") for number in range(100)]):
+        for problem in ("", "no metastore"):
+            lines = drawn(rows, View(width, height, title="x" * 50, clock="12:34:56"), 3, problem)
+            assert len(lines) <= height
+            assert max(map(len, lines), default=0) <= width
+
+
+def test_what_is_not_shown_is_counted() -> None:
+    shown = "\n".join(drawn([attrs.evolve(ROWS[0], name=f"{number}") for number in range(100)], View(80, 15), 23))
+    assert "123 logs" in shown
+    assert "... and 91 more" in shown
+    assert "23 more are not looked at" in shown
+    assert "there is no log" in "\n".join(drawn([], View(80, 15)))
