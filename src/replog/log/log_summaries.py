@@ -26,9 +26,7 @@ from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Posi
 from replog.runtime.nursery import for_each
 
 _PAGES_MAX = 16  # of one log, with bounds
-_LOOKED_INTO_MAX = (
-    4  # ledgers of one log, with bounds: the last ones, of which its record may not yet say what they hold
-)
+_LOOKED_INTO_MAX = 4  # ledgers of one log, with bounds: its record may not say yet what the last ones hold
 _AT_ONCE = 8
 
 
