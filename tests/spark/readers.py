@@ -68,10 +68,13 @@ def stream_reader(metastore: str, log: str, schema: str | None = "value binary",
 
 
 def _schema(source: ReplogDataSource, schema: str | None) -> Any:
+    return source.schema() if schema is None else schema_of_text(schema)
+
+
+def schema_of_text(schema: str) -> Any:
+    """As Spark reads it, of simple types."""
     from pyspark.sql.types import StructType
 
-    if schema is None:
-        return source.schema()
     found = StructType()
     for column in schema.split(", "):
         name, of_type = column.split(" ")

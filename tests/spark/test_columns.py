@@ -16,7 +16,7 @@ from replog.errors import ConfigError, SchemaMismatchError
 from replog.protocol.batch import Batch, build
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.effects import Delivered
-from replog.spark.columns import Columns, check_schema, schema_of_rows
+from replog.spark.columns import Columns, check_schema, places_of, schema_of_rows
 from replog.spark.read_options import ReadOptions
 from replog.spark.rows import LogBatchReader
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
@@ -49,7 +49,7 @@ def numbered(first: int, count: int) -> list[bytes]:
 
 
 def rows(columns: Columns, batches: list[EntryBatch]) -> list[dict[str, Any]]:
-    found = list(columns.record_batches(17, batches))
+    found = list(columns.record_batches("log", 17, batches))
     for each in found:
         each.validate(full=True)
     return pyarrow.Table.from_batches(found).to_pylist()
@@ -64,7 +64,7 @@ def schema(*columns: str) -> StructType:
 
 
 def test_entries_as_they_are() -> None:
-    columns = Columns(schema_of_rows(None), None, "log")
+    columns = Columns(schema_of_rows(None), None)
     later = NOON_NS + 5_000_999
     found = rows(columns, [entries(3, numbered(3, 4)), entries(7, numbered(7, 1), later), entries(8, numbered(8, 2))])
     noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -83,8 +83,24 @@ def test_entries_as_they_are() -> None:
 def test_spark_gets_the_schema_that_it_asked_for() -> None:
     """It compares them to the letter, and names of other order or types are refused."""
     for wanted in (schema_of_rows(None), schema("value binary"), schema("entry long", "position string")):
-        (found,) = Columns(wanted, None, "log").record_batches(17, [entries(0, [b"x"])])
+        (found,) = Columns(wanted, None).record_batches("log", 17, [entries(0, [b"x"])])
         assert found.schema.equals(to_arrow_schema(wanted, timezone="UTC"))
+
+
+def test_logs_and_texts_are_columns_on_demand() -> None:
+    wanted = schema("log string", "value string")
+    assert schema_of_rows(None, True).names == ["log", *schema_of_rows(None).names]
+    columns = Columns(wanted, None)
+    check_schema(wanted, None, "log")
+    assert rows(columns, [entries(0, ["grün".encode(), b""])]) == [
+        {"log": "log", "value": "grün"},
+        {"log": "log", "value": ""},
+    ]
+    with pytest.raises(SchemaMismatchError, match='position 17:4 is not UTF-8: ask for "value binary"'):
+        rows(columns, [entries(3, [b"fine", b"\xff", b"\xfe"])])
+    own = ValueSchema.of_rows(ValueFormat.JSON, schema("_log long", "log string"))
+    assert schema_of_rows(own, True).names == ["_log", "log"]
+    assert places_of(own) == {f"_{name}": name for name in ("position", "segment", "entry", "timestamp")}
 
 
 def test_a_part_of_a_batch_and_striped_ones() -> None:
@@ -92,13 +108,13 @@ def test_a_part_of_a_batch_and_striped_ones() -> None:
     striped = EntryBatch(
         Delivered(6, 9, tuple(batch(6 + k, [b"%d" % (6 + k), b"%d" % (8 + k)], stride=2) for k in (0, 1)))
     )
-    found = rows(Columns(schema("entry long", "value binary"), None, "log"), [part, striped])
+    found = rows(Columns(schema("entry long", "value binary"), None), [part, striped])
     assert [(row["entry"], row["value"]) for row in found] == [(number, b"%d" % number) for number in range(4, 10)]
 
 
 def test_large_entry_ids_and_many_rows() -> None:
     first = (1 << 62) + 5
-    found = rows(Columns(schema("position string", "entry long"), None, "log"), [entries(first, [b""] * 5000)])
+    found = rows(Columns(schema("position string", "entry long"), None), [entries(first, [b""] * 5000)])
     assert [row["entry"] for row in found] == list(range(first, first + 5000))
     assert found[-1]["position"] == f"17:{first + 4999}"
 
@@ -120,12 +136,12 @@ def encoded(value_format: ValueFormat, count: int) -> tuple[ValueSchema, list[by
 def test_rows_of_any_schema(value_format: str, entries_of_rows: Any) -> None:
     values, payloads = encoded(ValueFormat(value_format), 8)
     assert schema_of_rows(values).names == ["name", "timestamp", "count"]
-    found = rows(Columns(values.schema, values, "log"), [entries(0, payloads)])
+    found = rows(Columns(values.schema, values), [entries(0, payloads)])
     assert [row["count"] for row in found] == list(range(8))
     wanted = StructType([*schema("_position string", "_entry long", "_segment long"), *values.schema.fields[:1]])
     wanted = wanted.add("_timestamp", "timestamp")
     check_schema(wanted, values, "log")
-    found = rows(Columns(wanted, values, "log"), [entries(0, payloads)])
+    found = rows(Columns(wanted, values), [entries(0, payloads)])
     assert [list(row.values())[:4] for row in found] == [
         [f"17:{entry}", entry, 17, f"n{number}"] for number, entry in enumerate(entries_of_rows)
     ]
@@ -136,7 +152,7 @@ def test_an_entry_that_does_not_fit_is_named() -> None:
     values, payloads = encoded(ValueFormat.JSON, 8)
     wrong = json.dumps({"name": 1}).encode()
     with pytest.raises(SchemaMismatchError, match="position 17:48"):
-        rows(Columns(values.schema, values, "log"), [entries(40, [*payloads, wrong])])
+        rows(Columns(values.schema, values), [entries(40, [*payloads, wrong])])
 
 
 def test_columns_that_are_not_there() -> None:
@@ -162,6 +178,6 @@ def test_batches_that_are_left_out_leave_a_gap() -> None:
     stored = [entries(2 * place, numbered(2 * place, 2), NOON_NS + time) for place, time in enumerate(times)]
     runs = list(reader._wanted(stored))
     assert [[batch.first_entry_id for batch in run] for run in runs] == [[2, 4], [10]]
-    found = [row for run in runs for row in rows(Columns(wanted, None, "orders"), run)]
+    found = [row for run in runs for row in rows(Columns(wanted, None), run)]
     assert [row["position"] for row in found] == [f"17:{row['value'].decode()}" for row in found]
     assert len(found) == 6

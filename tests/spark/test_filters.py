@@ -26,15 +26,20 @@ NOON_NS = int(NOON.timestamp()) * 1_000_000_000
         (spark.In(("segment",), (7, None)), Narrowing()),
         (spark.Not(spark.EqualTo(("segment",), 4)), Narrowing()),
         (spark.IsNotNull(("segment",)), Narrowing()),
-        (spark.EqualTo(("position",), "4:17"), Narrowing(4, 4)),
+        (spark.EqualTo(("position",), "4:17"), Narrowing(4, 4, first_entry=17, last_entry=17)),
         (spark.EqualTo(("position",), "nowhere"), Narrowing()),
-        (spark.In(("position",), ("4:17", "10:2")), Narrowing(4, 10)),
+        (spark.In(("position",), ("4:17", "10:2")), Narrowing(4, 10, first_entry=2, last_entry=17)),
         (spark.GreaterThan(("position",), "4:17"), Narrowing()),  # as texts: "10:0" is less
         (spark.GreaterThan(("timestamp",), NOON), Narrowing(from_ns=NOON_NS)),
         (spark.LessThan(("timestamp",), NOON), Narrowing(to_ns=NOON_NS + 1000)),
         (spark.EqualTo(("timestamp",), NOON), Narrowing(from_ns=NOON_NS, to_ns=NOON_NS + 1000)),
         (spark.EqualTo(("timestamp",), NOON.replace(tzinfo=None)), Narrowing()),
-        (spark.EqualTo(("entry",), 4), Narrowing()),
+        (spark.EqualTo(("entry",), 4), Narrowing(first_entry=4, last_entry=4)),
+        (spark.LessThan(("entry",), 4), Narrowing(last_entry=3)),
+        (spark.EqualTo(("log",), "a"), Narrowing(logs=frozenset("a"))),
+        (spark.In(("log",), ("a", "b")), Narrowing(logs=frozenset("ab"))),
+        (spark.In(("log",), ("a", None)), Narrowing()),
+        (spark.StringStartsWith(("log",), "a"), Narrowing()),
         (spark.EqualTo(("value", "segment"), 4), Narrowing()),
     ],
 )
@@ -45,9 +50,22 @@ def test_one(condition: Any, wanted: Narrowing) -> None:
 def test_all_must_hold() -> None:
     conditions = [spark.GreaterThan(("segment",), 4), spark.LessThan(("segment",), 9), spark.EqualTo(("entry",), 1)]
     found = narrowing(conditions)
-    assert found == Narrowing(5, 8)
+    assert found == Narrowing(5, 8, first_entry=1, last_entry=1)
+    assert found.of_entries(0, 9) == (1, 1)
+    assert Narrowing().of_entries(3, 9) == (3, 9)
+    assert Narrowing(last_entry=2).of_entries(3, 9) == (3, 2), "none"
     assert [number for number in range(12) if found.wants_segment(number)] == [5, 6, 7, 8]
-    assert found.both(Narrowing(first_segment=7, to_ns=5)) == Narrowing(7, 8, None, 5)
+    assert found.both(Narrowing(first_segment=7, to_ns=5)) == Narrowing(7, 8, None, 5, 1, 1)
+    one, other = Narrowing(logs=frozenset("ab")), Narrowing(logs=frozenset("bc"))
+    assert (one.both(other), one.both(Narrowing()), Narrowing().both(one)) == (Narrowing(logs=frozenset("b")), one, one)
+    assert [name for name in "abc" if one.wants_log(name)] == ["a", "b"]
+
+
+def test_columns_of_the_rows_themselves_narrow_nothing() -> None:
+    """A log with JSON may have a column `segment`, which says nothing of the log's segments."""
+    places = {"_segment": "segment"}
+    assert narrowing([spark.EqualTo(("segment",), 4)], places) == Narrowing()
+    assert narrowing([spark.EqualTo(("_segment",), 4)], places) == Narrowing(4, 4)
 
 
 def test_times() -> None:

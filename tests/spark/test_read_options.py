@@ -48,6 +48,22 @@ def test_sizes_and_spellings() -> None:
         ({"maxRowsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "give one"),
         ({"maxRowsPerTrigger": "0"}, "max_rows_per_trigger: 0"),
         ({"partitionBytes": "1"}, "partition_bytes: 1"),
+        ({"logs": "a,b"}, "log: it must be given, or logs for many: one of both"),
+        ({"log": ""}, "log: it must be given, or logs for many"),
+        ({"log": "", "logs": "a, a"}, "names a log twice"),
+        ({"log": "", "logs": "a,"}, "logs: .*'' cannot be the name of a log"),
+        (
+            {"log": "", "logs": "a,b", "from": "1:0"},
+            r'from 1:0 is of one log: with logs, write it as \{"orders": "17:42"\}',
+        ),
+        (
+            {"log": "", "logs": "a,b*", "from": '{"c": "1:0"}'},
+            "from has a position of log 'c', which the query does not",
+        ),
+        ({"log": "", "logs": "a,b*", "to": '{"a": 5}'}, "is not a JSON object of positions"),
+        ({"log": "", "logs": "a", "from": '{"a": "3:0"}', "to": '{"a": "2:9"}'}, "lies after to"),
+        ({"minRowsPerTrigger": "2", "maxRowsPerTrigger": "1"}, "min_rows_per_trigger=2 is more than max_rows"),
+        ({"maxTriggerDelayS": "0"}, "max_trigger_delay_s: 0.0"),
         ({"form": "1:0"}, r"no such option: form \(there are: .*from, to"),
     ],
 )
@@ -56,7 +72,9 @@ def test_impossible_options_are_refused(wrong: dict[str, str], told: str) -> Non
         ReadOptions.parse({**NEEDED, **wrong})
 
 
-@pytest.mark.parametrize("option", [{"from": "latest"}, {"maxRowsPerTrigger": "5"}, {"maxBytesPerTrigger": "5"}])
+@pytest.mark.parametrize(
+    "option", [{"from": "latest"}, {"maxRowsPerTrigger": "5"}, {"maxBytesPerTrigger": "5"}, {"minRowsPerTrigger": "5"}]
+)
 def test_options_for_streams_only_are_refused(option: dict[str, str]) -> None:
     options = ReadOptions.parse({**NEEDED, **option})
     options.check_stream()
@@ -70,3 +88,12 @@ def test_options_for_batch_queries_only_are_refused(option: dict[str, str]) -> N
     options.check_batch()
     with pytest.raises(ConfigError, match=r"is for spark\.read"):
         options.check_stream()
+
+
+def test_many_logs_have_bounds_of_their_own() -> None:
+    options = ReadOptions.parse({"metastore": NEEDED["metastore"], "logs": "a, b-*", "from": '{"b-1": "3:4"}'})
+    assert options.begin.of("b-1").position == Position(3, 4)
+    assert options.begin.of("a") == Bound()
+    selection = options.selection
+    assert (selection.names, selection.patterns) == (("a",), ("b-*",))
+    assert [name for name in ("a", "A", "b-", "b-2", "bb") if selection.selects(name)] == ["a", "b-", "b-2"]

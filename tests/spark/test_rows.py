@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
 
 import replog
 from replog import blocking
@@ -23,7 +24,7 @@ from replog.errors import (
 )
 from replog.protocol.quorum import Quorum
 from replog.spark.extents import Extent, Measured, Survey
-from replog.spark.rows import LogPartition
+from replog.spark.rows import FilteringReader, LogPartition
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
 from tests.spark.readers import batch_reader, no_client_left, numbers, rows, values, wait_for, write
@@ -86,6 +87,22 @@ def test_ranges_of_positions_tile_the_log(metastore: str, written: str) -> None:
     assert values(batch_reader(metastore, written, **{"to": "1:1"})) == whole[:1]
 
 
+def test_filters_on_positions_read_only_these(metastore: str, written: str) -> None:
+    def read(*filters: Filter) -> list[dict[str, Any]]:
+        reader = batch_reader(metastore, written, pushFilters="true", partitionBytes="1KiB")
+        assert isinstance(reader, FilteringReader)
+        assert list(reader.pushFilters(list(filters))) == list(filters), "Spark evaluates all of them again"
+        return rows(reader)
+
+    assert [row["position"] for row in read(EqualTo(("position",), "2:17"))] == ["2:17"]
+    assert [row["position"] for row in read(In(("position",), ("2:17", "2:19")))] == ["2:17", "2:18", "2:19"]
+    found = read(GreaterThanOrEqual(("segment",), 2), LessThan(("entry",), 2))
+    assert [row["position"] for row in found] == ["2:0", "2:1", "3:0", "3:1"]
+    assert len(read(EqualTo(("value",), b"x"))) == ALL
+    assert read(EqualTo(("log",), "other")) == []
+    assert read(EqualTo(("segment",), 2), EqualTo(("entry",), PER_SEGMENT)) == []
+
+
 def parse(text: str) -> replog.Position:
     return replog.Position.parse(text)
 
@@ -135,7 +152,7 @@ def test_long_ledgers_are_cut_and_each_part_is_read_alone(metastore: str, writte
     assert values(reader, planned) == numbers(0, ALL)
     for number, partition in enumerate(planned):
         assert values(reader, [partition]) == numbers(500 * number, 500)
-    assert repr(planned[5]) == "LogPartition(2:500-999)"
+    assert repr(planned[5]) == f"LogPartition({written} 2:500-999)"
     assert len(batch_reader(metastore, written).partitions()) == 1  # small ones share a task
 
 
@@ -336,7 +353,8 @@ def test_filters_narrow_what_is_read(spark: SparkSession, metastore: str, writte
     assert "spark.sql.python.filterPushdown.enabled" in failing(lambda: frame)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        frame = reading(spark, metastore, written, pushFilters="true", partitionBytes="16000")
+        # By default: a session that pushes filters has them narrow what is read.
+        frame = reading(spark, metastore, written, partitionBytes="16000")
         assert frame.rdd.getNumPartitions() == SEGMENTS
         part = frame.where("segment >= 2 and segment < 3 and entry > 1990")
         assert part.rdd.getNumPartitions() == 1
@@ -344,6 +362,8 @@ def test_filters_narrow_what_is_read(spark: SparkSession, metastore: str, writte
         (row,) = frame.where("position = '3:17'").collect()
         assert bytes(row.value) == numbers(2 * PER_SEGMENT + 17, 1)[0]
         assert frame.where(frame.timestamp == row.timestamp).where("segment = 3").count() >= 1
+        whole = reading(spark, metastore, written, pushFilters="false", partitionBytes="16000").where("segment = 2")
+        assert (whole.rdd.getNumPartitions(), whole.count()) == (SEGMENTS, PER_SEGMENT)
         future = frame.where(frame.timestamp > datetime.datetime.now() + datetime.timedelta(hours=2))
         assert future.collect() == []
     finally:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+)
 
 import replog
 from replog import blocking
@@ -265,11 +272,44 @@ def test_available_now_ends(metastore: str, spark_log: str) -> None:
         assert reader.latestOffset(later, ALL) == later
 
 
-def test_progress_says_where_the_log_ends(metastore: str, spark_log: str) -> None:
+def test_progress_says_how_far_the_query_is_behind(metastore: str, spark_log: str) -> None:
     ask(metastore, lambda client: write(client, spark_log, 3, 10))
-    found = stream_reader(metastore, spark_log).reportLatestOffset()
+    reader = stream_reader(metastore, spark_log)
+    start = reader.initialOffset()
+    found = reader.reportLatestOffset()
+    assert found is not None
+    assert (position(found), "lag" in found) == ("4:0", False)
+    end = reader.latestOffset(start, ReadMaxRows(12))
+    found = reader.reportLatestOffset()
     assert found is not None
     assert position(found) == "4:0"
+    assert (found["lag"]["entries"], found["lag"]["bytes"]) == (18, 144)
+    assert found["lag"]["seconds"] > 0
+    again = stream_reader(metastore, spark_log)
+    again.partitions(start, end)
+    repeated = again.reportLatestOffset()
+    assert repeated is not None
+    assert repeated["lag"]["entries"] == 18, "a micro-batch that is repeated, before Spark asks for the next one"
+    reader.latestOffset(end, ALL)
+    found = reader.reportLatestOffset()
+    assert found is not None
+    assert found["lag"] == {"entries": 0, "bytes": 0, "seconds": 0.0}
+
+
+def test_a_micro_batch_waits_for_rows_and_not_for_ever(metastore: str, spark_log: str) -> None:
+    ask(metastore, lambda client: write(client, spark_log, 1, 10))
+    options = {"minRowsPerTrigger": "12", "maxTriggerDelayS": "600"}
+    reader = stream_reader(metastore, spark_log, **options)
+    start = reader.initialOffset()
+    limits = (ReadMinRows(12), ReadMaxRows(20), ReadMaxBytes(1000))
+    assert all(reader.latestOffset(start, limit) == start for limit in limits)
+    assert position(reader.latestOffset(start, ALL)) == "2:0", "a query that runs once does not wait"
+    hasty = stream_reader(metastore, spark_log, **{**options, "maxTriggerDelayS": "0.000001"})
+    assert [position(hasty.latestOffset(start, limits[0])) for _ in range(3)] == ["1:0", "2:0", "1:0"]
+    ask(metastore, lambda client: write(client, spark_log, 1, 2))
+    assert [position(reader.latestOffset(start, limit)) for limit in limits] == ["3:0"] * 3
+    assert position(reader.latestOffset(start, ReadMaxRows(11))) == "2:1", "there are enough, and it takes the most"
+    assert reader.latestOffset({**start, "position": "2:1"}, limits[0])["position"] == "2:1"
 
 
 def test_limits_come_from_options(metastore: str, spark_log: str) -> None:
@@ -277,6 +317,7 @@ def test_limits_come_from_options(metastore: str, spark_log: str) -> None:
     assert stream_reader(metastore, spark_log).getDefaultReadLimit() == ALL
     assert stream_reader(metastore, spark_log, maxRowsPerTrigger="5").getDefaultReadLimit() == ReadMaxRows(5)
     assert stream_reader(metastore, spark_log, maxBytesPerTrigger="1kB").getDefaultReadLimit() == ReadMaxBytes(1000)
+    assert stream_reader(metastore, spark_log, minRowsPerTrigger="5").getDefaultReadLimit() == ReadMinRows(5)
     reader = stream_reader(metastore, spark_log)
     with pytest.raises(ConfigError, match="ReadMaxFiles"):
         reader.latestOffset(reader.initialOffset(), ReadMaxFiles(1))

@@ -163,7 +163,12 @@ def test_missing_options_are_named_to_the_user(spark: SparkSession) -> None:
         ({}, "value binary", "overwrite", r'write \.mode\("append"\)'),
         ({}, "value binary", "complete", r'write \.outputMode\("append"\)'),
         ({"txnId": "nightly"}, "value binary", "stream", "txn_id is for batch jobs"),
-        ({}, "id bigint, value binary", "append", "one column of type binary is needed.*id bigint, value binary"),
+        (
+            {},
+            "id bigint, value binary",
+            "append",
+            "one column of type binary or string is needed.*id bigint, value binary",
+        ),
         ({"values": "json"}, "id interval", "append", "column 'id' is of type interval"),
         ({"metastore": "lmdb:/proc/absent"}, "value binary", "append", "/proc/absent: cannot be opened"),
         ({"metastore": "nosuch:there"}, "value binary", "append", "nosuch"),

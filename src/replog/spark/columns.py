@@ -1,8 +1,8 @@
 """Rows as Spark gets them: Arrow record batches, made of stored batches without touching their entries.
 
 The columns are those that the schema names; a query that needs fewer names them (`.schema("value binary")`), and the others are
-not made. With `values=binary` there are five. With `arrow` and `json` there are the log's own columns, and on demand the other
-four, with an underscore before their names.
+not made. With `values=binary` there are five, and `log` if the query reads many; `value` may also be a string. With `arrow` and
+`json` there are the log's own columns, and on demand the others, with an underscore before their names.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from replog.client.entries import EntryBatch
-from replog.errors import ConfigError
+from replog.errors import ConfigError, SchemaMismatchError
 from replog.spark.values import ValueDecoder, ValueSchema
 
+_LOG = spark_types.StructField("log", spark_types.StringType())
 _PLACES = StructType(
     [
         spark_types.StructField("position", spark_types.StringType()),
@@ -32,24 +33,40 @@ _BINARY = StructType([*_PLACES, spark_types.StructField("value", spark_types.Bin
 _TIMESTAMP = arrow.timestamp("us", tz="UTC")
 
 
-def schema_of_rows(values: ValueSchema | None) -> StructType:
-    """The columns of a query that names none: those of entries as they are (None), or of the rows in them."""
-    return _BINARY if values is None else values.schema
+def schema_of_rows(values: ValueSchema | None, is_many: bool = False) -> StructType:
+    """The columns of a query that names none: those of entries as they are (None), or of the rows in them; and before them the
+    log's name if the query reads many."""
+    if values is None:
+        return StructType([_LOG, *_BINARY]) if is_many else _BINARY
+    log = [] if "_log" in values.schema.names or not is_many else [spark_types.StructField("_log", _LOG.dataType)]
+    return StructType([*log, *values.schema])
 
 
 def _offered(values: ValueSchema | None) -> StructType:
     if values is None:
-        return _BINARY
-    places = [spark_types.StructField(f"_{field.name}", field.dataType) for field in _PLACES]
+        return StructType([_LOG, *_BINARY])
+    places = [spark_types.StructField(f"_{field.name}", field.dataType) for field in [_LOG, *_PLACES]]
     own = [field for field in places if field.name not in values.schema.names]
     return StructType([*values.schema, *own])
 
 
-def check_schema(wanted: StructType, values: ValueSchema | None, log_name: str) -> None:
-    """Raises `ConfigError` with all columns that do not exist, or have another type."""
+def places_of(values: ValueSchema | None) -> dict[str, str]:
+    """The columns that say where an entry is: what each is called in a query, and its meaning."""
+    own = () if values is None else values.schema.names
+    names = {f"{'' if values is None else '_'}{field.name}": field.name for field in [_LOG, *_PLACES]}
+    return {name: place for name, place in names.items() if name not in own}
+
+
+def check_schema(wanted: StructType, values: ValueSchema | None, shown: str) -> None:
+    """Raises `ConfigError` with all columns that do not exist, or have another type. `shown` says what is read."""
     offered = {field.name: field.dataType for field in _offered(values)}
+    types = {name: [of_type] for name, of_type in offered.items()}
+    if values is None:
+        types["value"].append(spark_types.StringType())
     faults = [
-        f"{field.name} {field.dataType.simpleString()}" for field in wanted if offered.get(field.name) != field.dataType
+        f"{field.name} {field.dataType.simpleString()}"
+        for field in wanted
+        if field.dataType not in types.get(field.name, ())
     ]
     twice = sorted({name for name in wanted.names if wanted.names.count(name) > 1})
     if faults or twice or not wanted.names:
@@ -57,7 +74,7 @@ def check_schema(wanted: StructType, values: ValueSchema | None, log_name: str) 
         asked = ", ".join(faults) or (f"{', '.join(twice)} twice" if twice else "no column")
         raw = "" if values is None else '; or say .option("values", "binary"), to read entries as they are'
         raise ConfigError(
-            f"log {log_name!r}: the schema asks for {asked}, and there are: {there}. Ask for these, and cast them "
+            f"log {shown!r}: the schema asks for {asked}, and there are: {there}. Ask for these, and cast them "
             f"afterwards{raw}"
         )
 
@@ -65,19 +82,24 @@ def check_schema(wanted: StructType, values: ValueSchema | None, log_name: str) 
 class Columns:
     """Makes rows of consecutive entries of one segment. The schema must have passed `check_schema`."""
 
-    def __init__(self, wanted: StructType, values: ValueSchema | None, log_name: str) -> None:
+    def __init__(self, wanted: StructType, values: ValueSchema | None) -> None:
         # With the time zone of the session, as a usual conversion has it, Spark would refuse the batches.
         self._schema = to_arrow_schema(wanted, timezone="UTC")  # Spark compares it with what comes, to the letter
-        self._decoder = None if values is None else ValueDecoder(values, log_name)
+        self._decoder = None if values is None else ValueDecoder(values)
 
-    def record_batches(self, segment: int, batches: Sequence[EntryBatch]) -> Iterator[arrow.RecordBatch]:
-        """The rows of these batches, between which no entry is missing."""
+    def record_batches(self, log: str, segment: int, batches: Sequence[EntryBatch]) -> Iterator[arrow.RecordBatch]:
+        """The rows of these batches, between which no entry is missing. Raises `SchemaMismatchError` for entries that hold
+        something else."""
         payloads = _joined([batch.to_arrow() for batch in batches])
-        places = _Places(segment, batches)
+        places = _Places(log, segment, batches)
+
+        def named(place: int) -> str:
+            return f"position {segment}:{places.first + place}"
+
         if self._decoder is None:
-            yield self._assembled({**places.makers(), "value": lambda: payloads})
+            yield self._assembled({**places.makers(), "value": lambda: self._value(payloads, log, named)})
             return
-        for rows in self._decoder.decode(payloads, lambda place: f"position {segment}:{places.first + place}"):
+        for rows in self._decoder.decode(log, payloads, named):
             count = rows.batch.num_rows
             where = places.taken(rows.first, count, rows.is_one_entry)
             makers = {f"_{name}": make for name, make in where.items()}
@@ -86,15 +108,34 @@ class Columns:
                 makers[name] = lambda number=number, rows=rows: rows.batch.column(number)  # type: ignore[misc]
             yield self._assembled(makers)
 
+    def _value(self, payloads: arrow.Array, log: str, named: Callable[[int], str]) -> arrow.Array:
+        wanted = self._schema.field("value").type
+        try:
+            return payloads if wanted == payloads.type else payloads.cast(wanted)
+        except arrow.ArrowException as error:
+            place = next(place for place, each in enumerate(payloads) if not _is_text(each.as_py()))
+            raise SchemaMismatchError(
+                log, f'{named(place)} is not UTF-8: ask for "value binary" instead of "value string"'
+            ) from error
+
     def _assembled(self, makers: Mapping[str, Callable[[], arrow.Array]]) -> arrow.RecordBatch:
         return arrow.RecordBatch.from_arrays([makers[name]() for name in self._schema.names], schema=self._schema)
 
 
-class _Places:
-    """The columns with the position of entries, and the time when they were sent."""
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
-    def __init__(self, segment: int, batches: Sequence[EntryBatch]) -> None:
+
+class _Places:
+    """The columns with the log and position of entries, and the time when they were sent."""
+
+    def __init__(self, log: str, segment: int, batches: Sequence[EntryBatch]) -> None:
         self.first = batches[0].first_entry_id
+        self._log = log
         self._segment = segment
         self._batches = batches
         self._count = sum(map(len, batches))
@@ -102,6 +143,7 @@ class _Places:
     def makers(self) -> dict[str, Callable[[], arrow.Array]]:
         """How to make each column."""
         return {
+            "log": lambda: arrow.repeat(arrow.scalar(self._log, arrow.string()), self._count),
             "position": lambda: self._positions(self._entries()),
             "segment": lambda: arrow.repeat(arrow.scalar(self._segment, arrow.int64()), self._count),
             "entry": self._entries,

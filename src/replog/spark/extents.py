@@ -51,7 +51,7 @@ class Extent:
     """The entries of a segment from `first` to `last`, both included; none if `last` is before `first`. All are confirmed.
 
     `is_closed`: there will never be more behind `last`. Its entries were sent at `begun_at_ms` or later, by the clock of its
-    writer; 0 if that is unknown."""
+    writer; 0 if that is unknown. `log` is the name of its log."""
 
     segment: int
     ledger_id: int
@@ -59,6 +59,7 @@ class Extent:
     last: int
     is_closed: bool
     begun_at_ms: int = 0
+    log: str = ""
 
     @property
     def count(self) -> int:
@@ -203,7 +204,8 @@ class Survey:
             problem = f"{segment.number}:{first} is not a position of log {self._name!r}: that segment ends at {last}"
             raise PositionError(problem)
         # Bookies of an open ledger may report less than before. A plan never goes back.
-        return Extent(segment.number, segment.ledger_id, first, max(last, first - 1), is_closed, begun_at_ms)
+        last = max(last, first - 1)
+        return Extent(segment.number, segment.ledger_id, first, last, is_closed, begun_at_ms, self._name)
 
     async def _confirmed(self, segment: Segment, is_last: bool) -> tuple[LedgerMetadata, int]:
         """The record of a ledger that was open, and its last entry that may be read. One that isn't the last is about to be
@@ -255,7 +257,7 @@ class Survey:
             if last is None:
                 problem = f"log {self._name!r}: segment {number} was closed, and an older record was read: retry"
                 raise MetastoreUnavailableError(problem)
-            extents.append(Extent(number, segment.ledger_id, first, last, True, begun_at_ms))
+            extents.append(Extent(number, segment.ledger_id, first, last, True, begun_at_ms, self._name))
         return [extent for extent in extents if extent.count]
 
     # -- sizes ------------------------------------------------------------------------------------------------------

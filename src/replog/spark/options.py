@@ -51,7 +51,8 @@ def _check_metastore(value: Any) -> str | None:
     return None
 
 
-def _check_log(value: Any) -> str | None:
+def check_log(value: Any) -> str | None:
+    """What is wrong with a log's name, or None."""
     try:
         log_key_path(value)
     except ConfigError as error:
@@ -94,7 +95,7 @@ class SparkOptions(Checked):
         repr=False,  # it may hold a password
         metadata={"doc": "URL of the metastore; all machines reach it.", "check": _check_metastore},
     )
-    log: str = attrs.field(metadata={"doc": "Name of the log.", "check": _check_log})
+    log: str = attrs.field(metadata={"doc": "Name of the log.", "check": check_log})
     password_file: str | None = option(
         None, "A file with the ledgers' password, on each machine; the end of its line is not part of it."
     )

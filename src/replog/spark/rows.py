@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from functools import partial
@@ -22,14 +23,14 @@ from pyspark.sql.types import StructType
 
 from replog import Client, LedgerReader
 from replog.client.entries import Batches, EntryBatch
-from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, SchemaMismatchError, TrimmedError
-from replog.protocol.model import LogMetadata, Position
+from replog.errors import EntryNotFoundError, LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
+from replog.protocol.model import Position
 from replog.spark.clients import WorkerClient, worker_client
-from replog.spark.columns import Columns, check_schema, schema_of_rows
+from replog.spark.columns import Columns, check_schema, places_of, schema_of_rows
 from replog.spark.extents import CLOSING_S, Extent, Measured, Survey, each_at_once, partitioned
 from replog.spark.filters import Narrowing, narrowing
-from replog.spark.options import AUTO
 from replog.spark.read_options import ReadOptions
+from replog.spark.selection import check_values, heads_of, values_of
 from replog.spark.values import ValueFormat, ValueSchema
 
 if TYPE_CHECKING:
@@ -39,46 +40,38 @@ _RECORD_BATCH_BYTES = 2 << 20
 _LEDGERS_AT_ONCE = 16  # that a task reads: with a record batch of each it holds 32 MiB at most
 _CLOCK_SET_BACK_NS = 60_000_000_000
 _TRIMMED_MEANWHILE_MAX = 3
-_Fetched = Iterator[tuple[int, list[EntryBatch]]]  # segments, and lists that are worth a record batch
+_PUSHING_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
+_Fetched = Iterator[tuple[Extent, list[EntryBatch]]]  # lists that are worth a record batch, each of one extent
 _log = logging.getLogger("replog.spark")
 
 
 class LogPartition(InputPartition):
-    """What one task reads: consecutive entries, maybe of several segments."""
+    """What one task reads: consecutive entries, maybe of several segments and logs."""
 
     def __init__(self, extents: tuple[Extent, ...]) -> None:
         super().__init__(None)
         self.extents = extents
 
     def __repr__(self) -> str:
-        return f"LogPartition({', '.join(f'{each.segment}:{each.first}-{each.last}' for each in self.extents)})"
+        return (
+            f"LogPartition({', '.join(f'{each.log} {each.segment}:{each.first}-{each.last}' for each in self.extents)})"
+        )
 
 
 # -- schemas ------------------------------------------------------------------------------------------------------
 
 
 def schema_of(options: ReadOptions) -> StructType:
-    """The columns of a query that names none. Raises `SchemaMismatchError` if the log holds other values than
-    the option says; `LogNotFoundError`, `MetastoreError`."""
-    return schema_of_rows(_values_of_log(options))
+    """The columns of a query that names none. Raises `SchemaMismatchError` if a log holds other values than the option says;
+    `LogNotFoundError`, `MetastoreError`."""
+    return schema_of_rows(_values_of_logs(options), options.selection.is_many)
 
 
-def _values_of_log(options: ReadOptions) -> ValueSchema | None:
-    """How the log's entries are decoded; None if they are passed on as they are, which needs no look at the log."""
+def _values_of_logs(options: ReadOptions) -> ValueSchema | None:
+    """How the logs' entries are decoded; None if they are passed on as they are, which needs no look at a log."""
     if options.values == ValueFormat.BINARY:
         return None
-
-    async def look(client: Client) -> LogMetadata:
-        return await client.log_metadata(options.log)
-
-    held = ValueSchema.of_log(options.run(look))
-    if options.values not in (AUTO, held.format):
-        raise SchemaMismatchError(
-            options.log,
-            f"its values are {held.format}, and were to be read as {options.values}: leave the option out, or say "
-            '.option("values", "binary") to read them as they are',
-        )
-    return None if held.format is ValueFormat.BINARY else held
+    return values_of(options.run(lambda client: heads_of(client, options.selection)), options.values)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -90,22 +83,21 @@ class RowReader:
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._values = _values_of_log(options)
+        self._values = _values_of_logs(options)
         self._narrowing = Narrowing(from_ns=options.begin.time_ns, to_ns=options.end.time_ns)
-        check_schema(schema, self._values, options.log)
+        check_schema(schema, self._values, options.shown)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """The partition's rows. Raises `TrimmedError` if they were trimmed since they were planned, unless that is to be skipped;
-        `EntryUnreadableError`
-        (retry: yes, which Spark does)."""
+        `EntryUnreadableError` (retry: yes, which Spark does)."""
         if not isinstance(partition, LogPartition):
             return  # Spark makes an empty one if there are none
         options = self._options
-        columns = Columns(self._schema, self._values, options.log)
+        columns = Columns(self._schema, self._values)
         with worker_client(options.metastore_url(), options=options.client_options()) as worker:
-            for segment, batches in self._fetched(worker, partition.extents):
+            for extent, batches in self._fetched(worker, partition.extents):
                 for wanted in self._wanted(batches):
-                    yield from columns.record_batches(segment, wanted)
+                    yield from columns.record_batches(extent.log, extent.segment, wanted)
 
     def _fetched(self, worker: WorkerClient, extents: Sequence[Extent]) -> _Fetched:
         """The entries of these extents; without those that were trimmed since they were planned, if that is to be skipped."""
@@ -113,16 +105,18 @@ class RowReader:
         while extents:
             fetched = _fetched_ahead if len(extents) > 1 else _fetched
             try:
-                yield from fetched(worker, options.log, extents, options.password())
+                for extent, batches in fetched(worker, extents, options.password()):
+                    yield extent, batches
+                    extents = _behind(extents, extent, batches[-1].last_entry_id)
                 return
             except TrimmedError as error:
                 if not options.skips_trimmed or not isinstance(error.first_available, Position):
                     raise
-                # Nothing of the extents that are left was given out: they are in the log's order.
                 first = error.first_available.segment
-                left = [each for each in extents if each.segment >= first]
-                _log.warning("%s; skipped: up to %d entries of %d segments", error, *_counted(extents, first))
-                extents = left
+                lost = [each for each in extents if each.log == error.log_name and each.segment < first]
+                what = "%s; skipped: up to %d entries of %d segments"
+                _log.warning(what, error, sum(each.count for each in lost), len({each.segment for each in lost}))
+                extents = [each for each in extents if each not in lost]
 
     def may_be_in_time(self, measured: Measured) -> bool:
         """True if anything in it may have been sent at a time that is wanted."""
@@ -143,30 +137,32 @@ class RowReader:
             yield run
 
 
-def _counted(extents: Sequence[Extent], first: int) -> tuple[int, int]:
-    """How many entries and segments there are before this segment."""
-    lost = [each for each in extents if each.segment < first]
-    return sum(each.count for each in lost), len({each.segment for each in lost})
+def _behind(extents: Sequence[Extent], extent: Extent, entry_id: int) -> Sequence[Extent]:
+    """What is left of these extents behind an entry of one of them. The ones before it are done."""
+    place = next(place for place, each in enumerate(extents) if each.ledger_id == extent.ledger_id)
+    if entry_id < extents[place].last:
+        return [attrs.evolve(extents[place], first=entry_id + 1), *extents[place + 1 :]]
+    return extents[place + 1 :]
 
 
-def _fetched(worker: WorkerClient, log_name: str, extents: Sequence[Extent], password: bytes) -> _Fetched:
+def _fetched(worker: WorkerClient, extents: Sequence[Extent], password: bytes) -> _Fetched:
     """The entries of these extents, one ledger after the other."""
     for extent in extents:
         ledger_id = extent.ledger_id
         with (
-            _explained(worker, log_name, extent, password),
+            _explained(worker, [extent], password),
             worker.opened(partial(_opened, ledger_id, password)) as reader,
         ):
             batches = reader.batches_between(extent.first, extent.last)
             while found := worker.call(partial(_fetch, batches)):
-                yield extent.segment, found
+                yield extent, found
 
 
 def _opened(ledger_id: int, password: bytes, client: Client) -> AbstractAsyncContextManager[LedgerReader]:
     return client.open_ledger(ledger_id, password=password)
 
 
-def _fetched_ahead(worker: WorkerClient, log_name: str, extents: Sequence[Extent], password: bytes) -> _Fetched:
+def _fetched_ahead(worker: WorkerClient, extents: Sequence[Extent], password: bytes) -> _Fetched:
     """The same of short extents: several ledgers are read at once, because to open one takes longer than to read it."""
 
     async def fetch(extents: Sequence[Extent], client: Client) -> list[list[EntryBatch]]:
@@ -178,24 +174,27 @@ def _fetched_ahead(worker: WorkerClient, log_name: str, extents: Sequence[Extent
 
     for first in range(0, len(extents), _LEDGERS_AT_ONCE):
         together = extents[first : first + _LEDGERS_AT_ONCE]
-        # A trim takes the oldest first.
-        with _explained(worker, log_name, together[0], password):
+        with _explained(worker, together, password):
             fetched = worker.call(partial(fetch, together))
         for extent, found in zip(together, fetched, strict=True):
-            yield extent.segment, found
+            yield extent, found
             end = found[-1].last_entry_id
             if end < extent.last:
                 # It is longer than its plan knew: the rest is not held as a whole.
-                yield from _fetched(worker, log_name, [attrs.evolve(extent, first=end + 1)], password)
+                yield from _fetched(worker, [attrs.evolve(extent, first=end + 1)], password)
 
 
 @contextmanager
-def _explained(worker: WorkerClient, log_name: str, extent: Extent, password: bytes) -> Iterator[None]:
-    """Raises `TrimmedError` instead if the extent was trimmed. A trim deletes ledgers without waiting for queries that have
-    planned them."""
+def _explained(worker: WorkerClient, extents: Sequence[Extent], password: bytes) -> Iterator[None]:
+    """Raises `TrimmedError` instead if one of the extents was trimmed. A trim deletes ledgers without waiting for queries that
+    have planned them."""
+
+    # A trim takes the oldest first.
+    oldest = {each.log: each for each in reversed(extents)}
 
     async def explain(client: Client) -> None:
-        await Survey(client, log_name, password).explain_missing(extent.segment, extent.first)
+        for name, extent in oldest.items():
+            await Survey(client, name, password).explain_missing(extent.segment, extent.first)
 
     try:
         yield
@@ -238,27 +237,37 @@ class LogBatchReader(RowReader, DataSourceReader):
         return self._options.run(self._plan)
 
     async def _plan(self, client: Client) -> list[InputPartition]:
+        names = filter(self._narrowing.wants_log, await self._options.selection.found(client))
+        planned = await each_at_once(list(names), partial(self._plan_log, client))
+        return partitions_of([pair for each in planned for pair in each], self._options)
+
+    async def _plan_log(self, client: Client, name: str) -> list[tuple[Extent, Measured]]:
         options = self._options
-        survey = Survey(client, options.log, options.password(), CLOSING_S, options.skips_trimmed)
+        survey = Survey(client, name, options.password(), CLOSING_S, options.skips_trimmed)
         for _ in range(_TRIMMED_MEANWHILE_MAX):
             try:
-                return await self._planned(survey)
+                return await self._planned(survey, name)
             except TrimmedError:
                 # A position that the query names must be there. Without one it wants what there is, and plans again.
-                if self._options.begin.position is not None and not options.skips_trimmed:
+                if options.begin.of(name).position is not None and not options.skips_trimmed:
                     raise
-        return await self._planned(survey)  # the query wants the entries that are left, so a trim is not an error
+            except LogNotFoundError:
+                if name in options.selection.names:
+                    raise
+                return []  # it matched, and was deleted meanwhile
+        return await self._planned(survey, name)  # the query wants the entries that are left, so a trim is not an error
 
-    async def _planned(self, survey: Survey) -> list[InputPartition]:
-        extents = [extent for extent in await self._extents(survey) if self._may_be_wanted(extent)]
-        wanted = [pair for pair in await survey.measured(extents) if self.may_be_in_time(pair[1])]
-        return partitions_of(wanted, self._options)
+    async def _planned(self, survey: Survey, name: str) -> list[tuple[Extent, Measured]]:
+        extents = [extent for extent in await self._extents(survey, name) if self._may_be_wanted(extent)]
+        return [pair for pair in await survey.measured(extents) if self.may_be_in_time(pair[1])]
 
-    async def _extents(self, survey: Survey) -> list[Extent]:
+    async def _extents(self, survey: Survey, name: str) -> list[Extent]:
         """Those with entries between where reading begins and ends."""
         head = await survey.head()
-        start = survey.beginning(head, self._options.begin.position or Position(head.first_segment_number, 0))
-        stop = self._options.end.position
+        if self._options.selection.is_many:
+            check_values(head, self._values, self._options.values)
+        start = survey.beginning(head, self._options.begin.of(name).position or Position(head.first_segment_number, 0))
+        stop = self._options.end.of(name).position
         if stop is not None and stop > Position(head.next_segment_number, 0):
             last = head.next_segment_number - 1
             raise PositionError(f"to={stop} is not a position of log {head.name!r}: its last segment is {last}")
@@ -269,8 +278,9 @@ class LogBatchReader(RowReader, DataSourceReader):
                     if extent.segment > stop.segment:
                         break
                     extent = extent.before(stop)
-                if extent.count:
-                    found.append(extent)
+                first, last = self._narrowing.of_entries(extent.first, extent.last)
+                if first <= last:
+                    found.append(attrs.evolve(extent, first=first, last=last))
         return found
 
     def _may_be_wanted(self, extent: Extent) -> bool:
@@ -285,5 +295,11 @@ class FilteringReader(LogBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Keeps the filters that narrow the reading. Spark still applies all of them."""
-        self._narrowing = self._narrowing.both(narrowing(filters))
+        self._narrowing = self._narrowing.both(narrowing(filters, places_of(self._values)))
         return filters
+
+
+def is_pushing_filters() -> bool:
+    """True in a process that Spark has started to push filters: one does nothing else, and no other one takes such a reader."""
+    started = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING_MODULE in (*sys.modules, getattr(started, "name", None))

@@ -44,10 +44,11 @@ class ReplogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of one query. Raises `ConfigError` for options and columns that can't be."""
-        from replog.spark.rows import FilteringReader, LogBatchReader
+        from replog.spark.rows import FilteringReader, LogBatchReader, is_pushing_filters
 
         options = ReadOptions.parse(self.options)
-        return FilteringReader(options, schema) if options.push_filters else LogBatchReader(options, schema)
+        pushes = is_pushing_filters() if options.push_filters is None else options.push_filters
+        return FilteringReader(options, schema) if pushes else LogBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a streaming query. Raises as `reader` does."""

@@ -1,7 +1,7 @@
 """How rows are kept in a log's entries: as they are, as Arrow, or as JSON; and the schema, kept with the log.
 
 Rules:
-- `binary`, the default: one column of bytes, one entry for each row. Everybody reads it.
+- `binary`, the default: one column of bytes or texts, one entry for each row. Everybody reads it.
 - `arrow`: some rows make an entry, up to about a megabyte of them: one Arrow IPC stream, which reads without anything else:
   `pyarrow.ipc.open_stream(record.data).read_all()`.
 - `json`: a JSON object for each row (`replog.spark.json_values`).
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import attrs
 import pyarrow as arrow
+from pyarrow import types
 from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -133,6 +134,20 @@ class ValueSchema:
             return {FORMAT_KEY: str(self.format)}
         return {FORMAT_KEY: str(self.format), SCHEMA_KEY: self.schema_json}
 
+    def is_read_as(self, reader: ValueSchema) -> bool:
+        """True if entries with these values are rows of the reader's schema, too: one has all columns of the other, and maybe
+        more behind them."""
+        return self.format is reader.format and all(
+            (own.name, own.dataType) == (theirs.name, theirs.dataType)
+            for own, theirs in zip(self.schema, reader.schema, strict=False)
+        )
+
+    def shown(self) -> str:
+        """The format and the columns, for errors."""
+        if self.format is ValueFormat.BINARY:
+            return "binary"
+        return f"{self.format} ({', '.join(f'{each.name} {each.dataType.simpleString()}' for each in self.schema)})"
+
     def check_appendable(self, log_name: str, metadata: LogMetadata | None) -> ValueSchema:
         """The same values, spelled as in the log's metadata, which an append must repeat. `metadata` is None without a log.
 
@@ -191,7 +206,7 @@ class ValueEncoder:
             raise SchemaMismatchError(self._log_name, f"{error}; nothing of this task was committed") from error
 
     def _binary(self, batch: arrow.RecordBatch) -> list[bytes]:
-        if batch.num_columns != 1 or not arrow.types.is_binary(batch.schema.field(0).type):
+        if batch.num_columns != 1 or not _is_bytes(batch.schema.field(0).type):
             raise self._misfit(batch)
         column = batch.column(0)
         if column.null_count:
@@ -201,7 +216,8 @@ class ValueEncoder:
                 f"column {name!r} is null (row {row} of a batch), and an entry is bytes: filter such rows out; nothing of "
                 "this task was committed",
             )
-        return cast("list[bytes]", column.to_pylist())
+        # Texts become UTF-8, which is how Arrow has them already.
+        return cast("list[bytes]", column.cast(arrow.binary()).to_pylist())
 
     def _fitted(self, batch: arrow.RecordBatch) -> arrow.RecordBatch:
         """The same rows with exactly the log's schema: Spark has other time zones, and columns without nulls."""
@@ -246,20 +262,24 @@ class ValueEncoder:
         return [*self._streams(batch.slice(0, half)), *self._streams(batch.slice(half))]
 
 
+def _is_bytes(of_type: arrow.DataType) -> bool:
+    kinds = (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string)
+    return any(is_kind(of_type) for is_kind in kinds)
+
+
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
 class ValueDecoder:
     """Makes record batches of entries, with exactly `value_schema.arrow_schema`."""
 
-    def __init__(self, value_schema: ValueSchema, log_name: str) -> None:
+    def __init__(self, value_schema: ValueSchema) -> None:
         self._format = value_schema.format
         self._schema = value_schema.arrow_schema
-        self._log_name = log_name
         self._json = JsonReader(self._schema) if self._format is ValueFormat.JSON else None
 
-    def decode(self, payloads: arrow.BinaryArray, named: Callable[[int], str]) -> Iterator[DecodedRows]:
-        """The rows of these entries, in order. `named` says which entry a payload is ("position 17:42"), for errors.
+    def decode(self, log_name: str, payloads: arrow.BinaryArray, named: Callable[[int], str]) -> Iterator[DecodedRows]:
+        """The rows of these entries of a log, in order. `named` says which entry a payload is ("position 17:42"), for errors.
         Raises `SchemaMismatchError` for an entry that holds something else."""
         if not len(payloads):
             return
@@ -275,7 +295,7 @@ class ValueDecoder:
                     yield DecodedRows(batch, place, True)
         except MalformedError as error:
             raise SchemaMismatchError(
-                self._log_name,
+                log_name,
                 f"{error}. The log was begun with values={self._format}, and another program may have appended "
                 'to it, too: read it with .option("values", "binary"), which gives all entries as they are',
             ) from error
@@ -302,12 +322,12 @@ class ValueDecoder:
 
 def _binary_faults(schema: StructType) -> list[str]:
     fields = list(schema)
-    if len(fields) == 1 and isinstance(fields[0].dataType, spark_types.BinaryType):
+    if len(fields) == 1 and isinstance(fields[0].dataType, spark_types.BinaryType | spark_types.StringType):
         return []
     found = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields) or "none"
     return [
-        f"one column of type binary is needed, and there are: {found}. Select it, as in "
-        '.select(col("value").cast("binary")), or say .option("values", "arrow") or "json" for any columns'
+        f"one column of type binary or string is needed, and there are: {found}. Select it, as in "
+        '.select(col("value").cast("string")), or say .option("values", "arrow") or "json" for any columns'
     ]
 
 
