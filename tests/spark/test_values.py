@@ -407,6 +407,75 @@ def test_an_append_repeats_the_schema_as_the_log_spells_it() -> None:
     assert mine.check_appendable("log", None) is mine
 
 
+OLD = StructType().add("x", LongType()).add("y", StringType())
+NEW = StructType([*OLD]).add("z", LongType(), nullable=False)
+
+
+def extended_log(value_format: ValueFormat, *fields: StructType) -> tuple[ValueSchema, LogMetadata]:
+    """The values of a log to which a job after the other has added columns."""
+    log = held(ValueSchema.of_rows(value_format, OLD))
+    found = ValueSchema.of_log(log)
+    schema = OLD
+    for added in fields:
+        schema = StructType([*schema, *added])
+        found = ValueSchema.of_rows(value_format, schema).check_appendable("log", log, True)
+        log = held(found)
+    return found, log
+
+
+@pytest.mark.parametrize("value_format", [ValueFormat.ARROW, ValueFormat.JSON])
+def test_added_columns_are_null_in_older_rows(value_format: ValueFormat) -> None:
+    """Each of three writers, of different age, is read by each of three readers."""
+    more = StructType().add("w", StringType())
+    newest, log = extended_log(value_format, StructType().add("z", LongType()), more)
+    assert ValueSchema.of_log(log) == newest
+    assert list(newest.custom()) == [FORMAT_KEY, SCHEMA_KEY, "spark.schema.2", "spark.schema.3"]
+    row = {"x": 1, "y": "one", "z": 3, "w": "four"}
+    middle, _ = extended_log(value_format, StructType().add("z", LongType()))
+    readers = [ValueSchema.of_rows(value_format, OLD), middle, newest]
+    schemas = [ValueSchema.of_rows(value_format, StructType(list(newest.schema)[:count])) for count in (2, 3, 4)]
+    for writer in schemas:
+        written = {name: row[name] for name in writer.schema.names}
+        assert writer.check_appendable("log", log) == newest, "one that was begun before goes on"
+        payloads = ValueEncoder(writer, "log").payloads(batch_of(writer, [written]))
+        for reader in readers:
+            assert decoded(reader, payloads) == [{name: written.get(name) for name in reader.schema.names}]
+
+
+def test_columns_are_added_only_on_demand_and_behind_all_others() -> None:
+    log = held(ValueSchema.of_rows(ValueFormat.JSON, OLD))
+    with pytest.raises(SchemaMismatchError, match=r"column 'z' is not in the log; .*merge_schema"):
+        ValueSchema.of_rows(ValueFormat.JSON, NEW).check_appendable("log", log)
+    refused = [
+        (StructType().add("x", LongType()), "column 'y' .string. is missing"),
+        (
+            StructType().add("x", LongType()).add("z", LongType()),
+            "column 'y' .string. is missing; column 'z' is not in",
+        ),
+        (StructType().add("z", LongType()).add("x", LongType()).add("y", StringType()), "column 'z' is not in the log"),
+        (StructType([*NEW]).add("y2", LongType()).add("x2", LongType()), None),
+    ]
+    for schema, told in refused:
+        wanted = ValueSchema.of_rows(ValueFormat.JSON, schema)
+        if told is None:
+            assert wanted.check_appendable("log", log, True).schema == wanted.schema
+        else:
+            with pytest.raises(SchemaMismatchError, match=told):
+                wanted.check_appendable("log", log, True)
+    _, extended = extended_log(ValueFormat.JSON, StructType().add("z", LongType()))
+    other = ValueSchema.of_rows(ValueFormat.JSON, StructType([*OLD]).add("q", LongType()))
+    with pytest.raises(SchemaMismatchError, match=r"column 'z' \(bigint\) is missing; column 'q' is not in the log"):
+        other.check_appendable("log", extended, True)
+
+
+def test_an_arrow_entry_must_have_the_first_columns() -> None:
+    reader, _ = extended_log(ValueFormat.ARROW, StructType().add("z", LongType()))
+    short = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", LongType()))
+    [payload] = ValueEncoder(short, "log").payloads(batch_of(short, [{"x": 1}]))
+    with pytest.raises(SchemaMismatchError, match="position 7:0 has other columns than the log's schema: x int64"):
+        decoded(reader, [payload])
+
+
 def test_formats_are_not_mixed_and_an_empty_log_takes_any() -> None:
     schema = StructType().add("value", BinaryType())
     formats = {each: ValueSchema.of_rows(each, schema) for each in ValueFormat}

@@ -22,6 +22,7 @@ import trio
 
 import replog
 from replog.errors import (
+    CustomMismatchError,
     JobAbandonedError,
     LedgerNotFoundError,
     LedgerRefusedError,
@@ -37,6 +38,7 @@ from replog.spark.values import ValueSchema
 _AGAIN_S = 0.2
 _AGAIN_MAX_S = 5.0
 _SWEEP_S = 20.0
+_RACES_MAX = 10  # that a commit loses, each to another job that changed the log's schema
 _MERGED_TOGETHER = 4096  # entries of one batch that the driver writes
 
 
@@ -127,7 +129,7 @@ async def _check_log(client: replog.Client, options: SparkOptions, values: Value
         metadata = await client.log_metadata(options.log)
     except LogNotFoundError:
         return values
-    agreed = values.check_appendable(options.log, metadata)
+    agreed = values.check_appendable(options.log, metadata, options.merge_schema)
     transaction = options.transaction()
     if transaction is not None and not metadata.has_room_for(Transaction(*transaction)):
         # Before the tasks write what can't be committed.
@@ -140,6 +142,7 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
     deadline_s = trio.current_time() + options.commit_timeout_s
     pause_s = _AGAIN_S
     has_failed = False
+    raced = 0
     while True:
         try:
             if job.outputs:
@@ -147,6 +150,12 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
             is_new = await _try_to_append(client, options, values, job)
             # An earlier try may have committed the transaction, and its answer was lost: then the log has this job's ledgers.
             return is_new or (has_failed and await _has_committed(client, options, job))
+        except CustomMismatchError:
+            # Another job was faster, to begin the log or to add columns: the next look at its schema says whether both agree.
+            raced += 1
+            if raced > _RACES_MAX:
+                raise
+            continue
         except (LedgerRefusedError, JobAbandonedError, LedgerNotFoundError):
             # A job without a transaction is refused the second time, because its ledgers are in the log: the answer to an
             # earlier try was lost, or the caller has called this before.

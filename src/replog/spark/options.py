@@ -104,6 +104,7 @@ class SparkOptions(Checked):
     )
     quorum: str = option("3,3,2", "Ensemble, write and ack quorum of the ledgers that are written.", _check_quorum)
     values: str = option("binary", "How rows are kept in entries: binary, arrow or json.", _check_values)
+    merge_schema: bool = option(False, "Columns that the log does not have are added to its schema, behind the others.")
     txn_id: str | None = option(
         None, "Names what a job writes: a log takes each `txn_id` with its `txn_version` once.", _check_txn_id
     )

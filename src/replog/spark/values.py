@@ -7,11 +7,15 @@ Rules:
 - `json`: a JSON object for each row (`replog.spark.json_values`).
 - A log's metadata (`custom`) says what its first job wrote, and every later job must agree: same columns, same order, same
   types. Whether a column may be null is not compared: it always may, as far as the log is concerned.
+- Columns may be added behind the others (`merge_schema`). Each addition is a pair of its own in the metadata, which stays: so
+  of two jobs that add different ones at the same time, the second one is refused. A job may leave out columns that were added,
+  as one does that was begun before; they are null in its rows. A reader that knows fewer columns leaves the others out.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -72,12 +76,14 @@ _SIMPLE_TYPES = (
 
 @attrs.frozen(slots=False)
 class ValueSchema:
-    """The format of a log's entries, and the schema of the rows as Spark's JSON. Can be pickled.
+    """The format of a log's entries, and the schema of the rows as Spark's JSON: that of the first job, and the columns that each
+    later one added. Can be pickled.
 
     Made by `of_rows` or `of_log`."""
 
     format: ValueFormat
     schema_json: str
+    added_json: tuple[str, ...] = ()
 
     @classmethod
     def of_rows(cls, value_format: ValueFormat, schema: StructType) -> ValueSchema:
@@ -105,7 +111,8 @@ class ValueSchema:
         if custom.get(FORMAT_KEY, ValueFormat.BINARY) == ValueFormat.BINARY:
             return cls(ValueFormat.BINARY, _BINARY_SCHEMA.json())
         try:
-            found = cls(ValueFormat(custom[FORMAT_KEY]), custom[SCHEMA_KEY])
+            added = itertools.takewhile(custom.__contains__, map(_added_key, itertools.count()))
+            found = cls(ValueFormat(custom[FORMAT_KEY]), custom[SCHEMA_KEY], tuple(custom[key] for key in added))
             faults = [fault for each in found.schema for fault in _faults(each.dataType, repr(each.name), found.format)]
             if not faults:
                 return found
@@ -120,7 +127,12 @@ class ValueSchema:
     @cached_property
     def schema(self) -> StructType:
         """The rows' schema as Spark has it; all columns may be null."""
-        return StructType.fromJson(json.loads(self.schema_json))
+        return StructType([field for text in (self.schema_json, *self.added_json) for field in _parsed(text)])
+
+    @property
+    def first_columns(self) -> int:
+        """How many columns each row has; it may lack those that were added."""
+        return len(_parsed(self.schema_json))
 
     @cached_property
     def arrow_schema(self) -> arrow.Schema:
@@ -132,7 +144,8 @@ class ValueSchema:
         the same time agree, too."""
         if self.format is ValueFormat.BINARY:
             return {FORMAT_KEY: str(self.format)}
-        return {FORMAT_KEY: str(self.format), SCHEMA_KEY: self.schema_json}
+        added = {_added_key(number): text for number, text in enumerate(self.added_json)}
+        return {FORMAT_KEY: str(self.format), SCHEMA_KEY: self.schema_json, **added}
 
     def is_read_as(self, reader: ValueSchema) -> bool:
         """True if entries with these values are rows of the reader's schema, too: one has all columns of the other, and maybe
@@ -148,8 +161,9 @@ class ValueSchema:
             return "binary"
         return f"{self.format} ({', '.join(f'{each.name} {each.dataType.simpleString()}' for each in self.schema)})"
 
-    def check_appendable(self, log_name: str, metadata: LogMetadata | None) -> ValueSchema:
-        """The same values, spelled as in the log's metadata, which an append must repeat. `metadata` is None without a log.
+    def check_appendable(self, log_name: str, metadata: LogMetadata | None, merges: bool = False) -> ValueSchema:
+        """The same values, spelled as in the log's metadata, which an append must repeat; with `merges` also columns that this
+        adds to them. `metadata` is None without a log.
 
         Raises `SchemaMismatchError`, with all columns that differ, if the log holds other values. A log that has never had a
         ledger holds nothing yet."""
@@ -165,14 +179,35 @@ class ValueSchema:
                 f"its values are {held.format}, and {self.format} was to be appended; nothing was written. "
                 f'Say .option("values", "{held.format}"), or write to another log',
             )
+        is_prefix = self.is_read_as(held)
+        if is_prefix and held.first_columns <= len(self.schema) <= len(held.schema):
+            return held
+        if is_prefix and merges and len(self.schema) > len(held.schema):
+            return held.extended(log_name, StructType(list(self.schema)[len(held.schema) :]))
         differences = _differences(held.schema, self.schema)
-        if differences:
+        raise SchemaMismatchError(
+            log_name,
+            f"its rows have other columns: {'; '.join(differences)}; nothing was written. Select and cast the columns "
+            'as the log has them, or write to another log. New columns behind all others are added by .option("merge_schema", '
+            '"true")',
+        )
+
+    def extended(self, log_name: str, fields: StructType) -> ValueSchema:
+        """The same with these columns behind the others. Raises `SchemaMismatchError` if they are too many."""
+        found = attrs.evolve(self, added_json=(*self.added_json, fields.json()))
+        if sum(map(len, found.custom().values())) > SCHEMA_BYTES_MAX:
             raise SchemaMismatchError(
-                log_name,
-                f"its rows have other columns: {'; '.join(differences)}; nothing was written. Select and cast the columns "
-                "as the log has them, or write to another log",
+                log_name, f"its schema as JSON would be longer than {SCHEMA_BYTES_MAX} bytes: add fewer columns"
             )
-        return held
+        return found
+
+
+def _added_key(number: int) -> str:
+    return f"{SCHEMA_KEY}.{number + 2}"  # the first schema has no number
+
+
+def _parsed(schema_json: str) -> StructType:
+    return StructType.fromJson(json.loads(schema_json))
 
 
 def check_binary(log_name: str, metadata: LogMetadata) -> None:
@@ -276,6 +311,7 @@ class ValueDecoder:
     def __init__(self, value_schema: ValueSchema) -> None:
         self._format = value_schema.format
         self._schema = value_schema.arrow_schema
+        self._first_columns = value_schema.first_columns
         self._json = JsonReader(self._schema) if self._format is ValueFormat.JSON else None
 
     def decode(self, log_name: str, payloads: arrow.BinaryArray, named: Callable[[int], str]) -> Iterator[DecodedRows]:
@@ -304,7 +340,8 @@ class ValueDecoder:
         try:
             with arrow.ipc.open_stream(payload) as stream:
                 found = stream.schema
-                if not found.equals(self._schema):
+                shared = min(len(found), len(self._schema))
+                if shared < self._first_columns or list(found)[:shared] != list(self._schema)[:shared]:
                     columns = ", ".join(f"{field.name} {field.type}" for field in found)
                     raise MalformedError(f"{name} has other columns than the log's schema: {columns}")
                 batches = list(stream)
@@ -314,7 +351,14 @@ class ValueDecoder:
                     batch.validate(full=True)  # anybody may have written it
         except (arrow.ArrowException, OSError) as error:
             raise MalformedError(f"{name} is not an Arrow stream: {error}") from error
-        return batches
+        return [self._widened(batch) for batch in batches]
+
+    def _widened(self, batch: arrow.RecordBatch) -> arrow.RecordBatch:
+        """The same rows with exactly the reader's columns: the log may have got others since one of both was begun."""
+        if batch.num_columns == len(self._schema):
+            return batch
+        added = [arrow.nulls(batch.num_rows, field.type) for field in list(self._schema)[batch.num_columns :]]
+        return arrow.RecordBatch.from_arrays([*batch.columns[: len(self._schema)], *added], schema=self._schema)
 
 
 # -- schemas ------------------------------------------------------------------------------------------------------
