@@ -18,6 +18,7 @@ from replog.backends.files.index_file import (
     unpack_directory,
     unpack_index_header,
 )
+from replog.backends.files.log_file import Section
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.backends.memory import MemoryStorage
@@ -33,6 +34,12 @@ PARTS = ((1, 2, 3), (4, 5, 6), (7, 8), (9, 10))  # of the ledgers: those of the 
 DROPPED = {part[1] for part in PARTS}
 ROOT = "/st"
 ELSEWHERE = "/jn"
+
+
+def sections_of(storage: FilesStorage, ledger_id: int) -> list[Section]:
+    """The sections of a ledger of one stamp."""
+    (stamps,) = storage._contents.index.ledgers[ledger_id].stamps
+    return stamps.sections
 
 
 @pytest.fixture(autouse=True)

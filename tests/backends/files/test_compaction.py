@@ -15,6 +15,7 @@ from replog.backends.files.log_file import LogFile
 from replog.backends.files.record import RECORD_HEADER_BYTES
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
+from tests.backends.files.small_storage import sections_of
 
 OPTIONS = FilesOptions(journal_file_bytes=64 << 10, spare_files=1, compaction_bytes_per_s=0, scrub_bytes_per_s=0)
 
@@ -25,7 +26,7 @@ def open_on(disk: MemoryDisk, options: FilesOptions = OPTIONS) -> contextlib.clo
 
 def file_of(storage: FilesStorage, ledger_id: int) -> LogFile:
     """Where the only batches of a ledger are."""
-    (section,) = storage._contents.index.ledgers[ledger_id].stamps[1].sections
+    (section,) = sections_of(storage, ledger_id)
     return section.file
 
 

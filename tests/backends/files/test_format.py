@@ -16,6 +16,7 @@ from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.index import Index
 from replog.backends.files.indexing import read_directory, read_page, write_index
 from replog.backends.files.log_file import EntryLogFile, JournalFile, Location, LogFile, Section
+from replog.backends.files.pacing import no_rest
 from replog.backends.files.scanning import FoundBatch, scan_entry_log
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
@@ -106,7 +107,7 @@ def journal_index(disk: MemoryDisk) -> JournalFile:
         )
         offset += len(batch.data)
     file.position = offset
-    write_index(disk, file, IDENTITY, file.sections)
+    write_index(disk, file, IDENTITY, file.sections, no_rest)
     return file
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import tracemalloc
 from collections.abc import Callable
 
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replog.backends.files.index import Index, PageMissing
+from replog.backends.files.index import Index
 from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
 from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import JournalFile, Location, LogFile, Section
+from replog.backends.files.stamp_sections import PageMissing
 from replog.protocol.mutations import Marks
 from tests.protocol.bookies import proof_of
 
@@ -187,6 +189,43 @@ def test_marks_and_deleted_ledgers() -> None:
     assert list(index.ledgers) == [5]
 
 
+@given(PUTS)
+def test_section_keeps_what_its_page_would(puts: list[tuple[int, int, int, int, int]]) -> None:
+    """A small section holds rows instead of a page, and gets a page when it grows, or when batches come out of order."""
+    section = Section(journal_file(1), 1, 1, 0, -1, -1)
+    page = IndexPage()
+    for at, (_, first, count, stride, size) in enumerate(puts):
+        batch = first, first + (count - 1) * stride, stride, at, size, 7 * at
+        is_new = section.put(*batch)
+        assert is_new == page.put(*batch)
+        section.count += is_new
+        section.last_first = max(first, section.last_first)
+        assert section.page is not None
+        assert section.page.columns == page.columns
+        assert section.page.reaches == page.reaches
+        assert section.count == len(page)
+    section.page = IndexPage.from_rows(page.rows())  # as the cache does with a page that was read
+    assert section.page is not None
+    assert section.page.columns == page.columns
+
+
+def test_batches_of_each_stamp_are_found_when_a_ledger_has_several() -> None:
+    index = Index()
+    files = [journal_file(number) for number in range(2)]
+    places = {
+        (stamp, first): Location(files[first // 20], 100 * stamp + first, 1, 0)
+        for first in (0, 10, 20, 30)
+        for stamp in (1, 2, 3)
+    }
+    for (stamp, first), place in places.items():
+        index.put_batch(1, stamp, first, first + 9, 1, -1, place)
+    for (stamp, first), place in places.items():
+        assert index.locate(1, first, stamp, 0, {}) == [place]
+        assert index.locate_lone(1, first, stamp) == place
+    assert index.locate(1, 0, 4, 0, {}) == []
+    assert len(index.drop(1)) == 6
+
+
 # -- what it costs ------------------------------------------------------------------------------------------------
 
 BATCH_ENTRIES = 1000
@@ -230,6 +269,24 @@ def test_bytes_per_entry(ledgers: int, entry_bytes: int, file_bytes: int, bytes_
     batches = 60_000
     spent = memory_of(lambda: fill(ledgers, entry_bytes, file_bytes, batches, journal_file)) - CACHE_BYTES
     assert spent / (batches * BATCH_ENTRIES) <= bytes_per_entry
+
+
+@pytest.mark.parametrize(("batches", "bytes_per_ledger"), [(0, 350), (1, 900), (8, 1200)])
+def test_bytes_per_ledger(batches: int, bytes_per_ledger: int) -> None:
+    """What a bookie with very many small ledgers keeps for each of them: one batch took 1900 bytes once."""
+    ledgers = 2000
+
+    def make() -> Index:
+        index = Index()
+        file = journal_file(1)
+        for ledger_id in range(ledgers):
+            index.put_marks(ledger_id, ledger_id.to_bytes(20, "big"), 0, -1, b"")
+        for number, ledger_id in itertools.product(range(batches), range(ledgers)):
+            place = Location(file, (number * ledgers + ledger_id) * 300, 300, 0xC0FFEE)
+            index.put_batch(ledger_id, 1, number, number, 1, number - 1, place)
+        return index
+
+    assert memory_of(make) / ledgers <= bytes_per_ledger
 
 
 def memory_of(make: Callable[[], object]) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replog.abc import PutBatch
-from replog.backends.files.index_page import IndexPage
+from replog.backends.files.index_page import ROWS_MAX, IndexPage
 from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import EntryLogFile, Section
 from replog.testing.disk import MemoryDisk
@@ -59,13 +59,15 @@ def test_page_memory_is_about_its_memory_bytes() -> None:
     """The bound is one of memory: what a page says of itself is not far from what it takes."""
     import tracemalloc
 
-    for batches in (1, 100, 4096):
+    for batches in (1, ROWS_MAX, ROWS_MAX + 1, 100, 4096):
+        (section,) = sections(1)
         tracemalloc.start()
         before, _ = tracemalloc.get_traced_memory()
-        page = page_of(batches)
+        section.page = page_of(batches)
         taken = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-        assert 0.6 * taken <= page.memory_bytes <= 1.6 * taken
+        assert section.page is not None
+        assert 0.6 * taken <= section.page.memory_bytes <= 1.6 * taken
 
 
 @pytest.mark.parametrize("pages", [1, 5, 40])

@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import pytest
 
-from replog.backends.files.log_file import LogFile
+from replog.backends.dropped import EntryDroppedError
+from replog.backends.files import compaction, repair
+from replog.backends.files.contents import Contents
+from replog.backends.files.index import LedgerIndex
+from replog.backends.files.ledger_cache import LedgerCache
+from replog.backends.files.log_file import LogFile, Section
 from replog.backends.files.storage import FilesStorage, open_storage
-from replog.protocol.mutations import DropLedger, PutBatch
+from replog.protocol.mutations import DropEntries, DropLedger, Mutation, PutBatch
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.workload import ELSEWHERE, INSIDE, frequent_looks, open_small
@@ -146,4 +152,84 @@ def test_long_flush_is_not_started_twice() -> None:
     statistics = storage.statistics()
     assert statistics["entry_logs"] > 0
     assert 30 < statistics["copied_batches"] <= 60, "each batch is moved once"
+    storage.close()
+
+
+def test_compaction_gives_the_lock_back_between_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B6, F5: a file has up to 100,000 ledgers. Commits get their turn while reads begin to find the copies, and what they
+    drop meanwhile stays dropped."""
+    monkeypatch.setattr(repair, "_AT_ONCE", 1)
+    disk = MemoryDisk()
+    storage = open_storage("/st", attrs.evolve(INSIDE, entry_log_bytes=1 << 20, open_files_max=64), disk=disk)
+    fill(storage, 8)
+    wait_until(lambda: storage.statistics()["catalogs_written"] > 0)
+    commits: list[list[Mutation]] = [
+        [DropLedger(2)],
+        [DropEntries(3, 1, 0, 2)],
+        [PutBatch(make_batch(4, 3, 3))],
+        [DropLedger(8)],
+    ]
+    turns = 0
+
+    def replace(contents: Contents, files: Sequence[LogFile], fresh: Sequence[Section], _: Callable[[], None]) -> None:
+        def commit_between() -> None:
+            nonlocal turns
+            assert contents.lock.acquire(timeout=10.0), "the lock is held from one ledger to the next"
+            contents.lock.release()
+            if turns < len(commits):
+                storage.commit(commits[turns])
+            turns += 1
+
+        repair.replace_sections(contents, files, fresh, commit_between)
+
+    monkeypatch.setattr(compaction, "replace_sections", replace)
+    storage.compact(is_major=True)
+    assert turns > len(commits)
+    for _ in range(2):
+        for ledger_id in (1, 4, 5, 6, 7):
+            assert storage.read(ledger_id, 0, 1, 0) == [make_batch(ledger_id, 0, 3, size_bytes=300)]
+        assert storage.read(4, 3, 1, 0) == [make_batch(4, 3, 3)]
+        assert not set(storage.ledger_ids()) & {2, 8}
+        with pytest.raises(EntryDroppedError):
+            storage.read(3, 0, 1, 0)
+        for file in storage._contents.files():
+            assert file.live_bytes == sum(each.data_bytes - each.dead_bytes for each in file.sections)
+        storage.close()
+        storage = open_storage("/st", INSIDE, disk=disk)
+    storage.close()
+
+
+def test_checkpoint_gives_the_lock_back_after_a_few_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B3: commits and reads wait for the lock, so it is never held for all ledgers of an index, a catalog or a compaction."""
+    storage = open_storage("/st", attrs.evolve(INSIDE, open_files_max=64), disk=MemoryDisk(), background=False)
+    for ledger_id in range(600):
+        storage.commit([PutBatch(make_batch(ledger_id, 0, 3, size_bytes=40))])
+    contents = storage._contents
+    done: list[int] = []  # ledgers, each time that the lock is held
+
+    class CountingLock:
+        def __enter__(self) -> None:
+            contents.lock.acquire()
+            done.append(0)
+
+        def __exit__(self, *_: object) -> None:
+            contents.lock.release()
+
+        def notify_all(self) -> None:
+            pass
+
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            done[-1] += 1
+            return original(*arguments)
+
+        return call
+
+    monkeypatch.setattr(LedgerIndex, "pack", counted(LedgerIndex.pack))
+    monkeypatch.setattr(LedgerCache, "admit", counted(LedgerCache.admit))
+    monkeypatch.setattr(contents, "changed", CountingLock())
+    storage.compact(is_major=True)
+    assert sum(done) >= 600
+    assert max(done) <= 200
+    monkeypatch.undo()
     storage.close()

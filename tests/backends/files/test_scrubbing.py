@@ -12,6 +12,7 @@ from replog.backends.files.compaction import worth_compacting
 from replog.errors import StorageUncertainError
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
+from tests.backends.files.small_storage import sections_of
 from tests.backends.files.test_compaction import (
     OPTIONS,
     expect_readable,
@@ -166,7 +167,7 @@ def test_compaction_takes_the_newer_of_two_copies() -> None:
             dropped.append(1000 + len(dropped))
             storage.commit([batch_of(dropped[-1])])
         storage.commit([DropLedger(ledger_id) for ledger_id in dropped])
-        assert len(storage._contents.index.ledgers[bad].stamps[1].sections) == 2
+        assert len(sections_of(storage, bad)) == 2
         storage.compact()
         assert not file_of(storage, bad).is_journal, "one copy is left, in an entry log"
         assert not [file.path for file in storage._contents.files() if file.is_damaged]
@@ -179,7 +180,7 @@ def test_compaction_takes_the_newer_of_two_copies() -> None:
 
 def flip_page(disk: MemoryDisk, storage: FilesStorage, ledger_id: int) -> str:
     """Flips a byte of a ledger's page in its index, and takes the page out of memory; returns the index's path."""
-    (section,) = storage._contents.index.ledgers[ledger_id].stamps[1].sections
+    (section,) = sections_of(storage, ledger_id)
     disk.content(section.file.index_path)[section.page_offset + 3] ^= 1
     section.page = None
     return section.file.index_path
@@ -234,7 +235,7 @@ def test_read_ends_before_an_unreadable_batch() -> None:
     with open_on(disk) as storage:
         for batch in batches:
             storage.commit([PutBatch(batch)])
-        _, two, *_ = sorted(storage._contents.index.ledgers[1].stamps[1].sections, key=lambda section: section.first)
+        _, two, *_ = sorted(sections_of(storage, 1), key=lambda section: section.first)
         disk.content(two.file.index_path)[two.page_offset] ^= 1
         two.page = None
         with pytest.raises(StorageUncertainError, match="is unreadable"):

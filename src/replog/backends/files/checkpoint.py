@@ -15,9 +15,10 @@ from replog.backends.files.index import LedgerIndex
 from replog.backends.files.indexing import write_index
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import JournalFile, LogFile
+from replog.backends.files.pacing import Pace
 
 _RESERVE_BYTES_MIN = 64 << 10
-_LEDGERS_AT_ONCE = 1000  # so long is the lock held
+_AT_ONCE = 100  # ledgers or sections: for so many the lock is held, a few tenths of a millisecond
 _CATALOG_SHARE = 4  # a catalog is written when so many times its size can be indexed or removed
 
 
@@ -32,6 +33,7 @@ class Checkpointer:
         # operator, may bring them back.
         self._unread = list(unread)
         self._journal = journal
+        self._pace = Pace(0, contents.closing, lambda: journal.sequence)
         self.first_journal = catalog.first_journal
         self.sequence = catalog.sequence
         self._generation = catalog.generation
@@ -87,8 +89,9 @@ class Checkpointer:
                 if file not in gone and not (file.is_journal and file.number >= self.first_journal)
             ]
             deleted = contents.index.deleted.copy()
-            ledgers = list(contents.index.ledgers.items())
-        packed_marks, dropped = self._pack_marks(ledgers)
+            # Two lists, not one of pairs: 100,000 new objects at once would make the garbage collector look at all there are.
+            ledger_ids, ledgers = list(contents.index.ledgers), list(contents.index.ledgers.values())
+        packed_marks, dropped = self._pack_marks(ledger_ids, ledgers)
         catalog = Catalog(
             contents.identity,
             self._generation + 1,
@@ -118,18 +121,21 @@ class Checkpointer:
         self.removed_files += len(dead)
         return dead
 
-    def _pack_marks(self, ledgers: list[tuple[int, LedgerIndex]]) -> tuple[list[bytes], list[tuple[int, DroppedRange]]]:
+    def _pack_marks(
+        self, ledger_ids: list[int], ledgers: list[LedgerIndex]
+    ) -> tuple[list[bytes], list[tuple[int, DroppedRange]]]:
         """The marks of all ledgers, of which only those that changed are packed again; and what was dropped of them.
 
         Marks that were set after the catalog's position do no harm: marks only rise, and all in the index is durable. What
         was dropped, or stored again, after that position, is replayed in its order."""
         packed: list[bytes] = []
         dropped: list[tuple[int, DroppedRange]] = []
-        for start in range(0, len(ledgers), _LEDGERS_AT_ONCE):
+        for start in range(0, len(ledgers), _AT_ONCE):
+            self._pace.rest()
             with self._contents.changed:
-                some = ledgers[start : start + _LEDGERS_AT_ONCE]
-                packed += [ledger.pack(ledger_id) for ledger_id, ledger in some]
-                for ledger_id, ledger in some:
+                some = slice(start, start + _AT_ONCE)
+                for ledger_id, ledger in zip(ledger_ids[some], ledgers[some], strict=True):
+                    packed.append(ledger.pack(ledger_id))
                     if ledger.dropped is not None:
                         dropped += [(ledger_id, entries) for entries in ledger.dropped]
         return packed, dropped
@@ -154,12 +160,16 @@ class Checkpointer:
             sections = [] if file.is_indexed else list(file.sections)
         if not sections:
             return
-        self._with_reserve(lambda: write_index(contents.disk, file, contents.identity, sections))
+        self._with_reserve(lambda: write_index(contents.disk, file, contents.identity, sections, self._pace.rest))
         with contents.changed:
             file.is_indexed = True
-            for section in sections:
-                if section in file.sections and section.page is not None:
-                    contents.cache.admit(section, section.page)
+        for start in range(0, len(sections), _AT_ONCE):
+            self._pace.rest()
+            with contents.changed:
+                for section in sections[start : start + _AT_ONCE]:
+                    page = section.page
+                    if page is not None and section in file.sections:
+                        contents.cache.admit(section, page)
 
     def _write(self, packed: bytes) -> None:
         contents = self._contents

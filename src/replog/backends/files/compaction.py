@@ -31,7 +31,7 @@ Row = tuple[int, int, int, int, int, Section]  # first id, last id, stride, age 
 
 
 def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile]]:
-    """The files to rewrite, in groups that make one entry log each, the oldest first. Called with the lock."""
+    """The files to rewrite, in groups that make one entry log each, the oldest first. Called without the lock."""
     options = contents.options
     threshold = options.major_compaction_threshold if is_major else options.minor_compaction_threshold
     groups: list[list[LogFile]] = []
@@ -39,10 +39,14 @@ def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile
     if threshold <= 0:
         return []
     # Not yet indexed: the journal still needs it. Without sections: it can go as it is, without a copy.
-    files = [file for file in contents.files() if file.is_indexed and not file.is_damaged and file.sections]
-    journals_of = Counter(stamp for file in files if is_major and file.is_journal for stamp in _stamps_of(file))
+    with contents.changed:
+        files = [file for file in contents.files() if file.is_indexed and not file.is_damaged and file.sections]
+        # Lists, so that commits need not wait while all of them are looked at.
+        sections = {file: list(file.sections) for file in files if is_major and file.is_journal}
+    stamps_of = {file: {_ledger_and_stamp(section) for section in of_file} for file, of_file in sections.items()}
+    journals_of = Counter(stamp for stamps in stamps_of.values() for stamp in stamps)
     for file in sorted(files, key=lambda file: file.age):
-        if file.live_bytes >= threshold * file.position and not (is_major and _is_scattered(file, journals_of)):
+        if file.live_bytes >= threshold * file.position and not _is_scattered(file, stamps_of.get(file), journals_of):
             continue
         is_full = group_bytes + file.live_bytes > options.entry_log_bytes
         # All files of a group are open while it is rewritten.
@@ -54,20 +58,17 @@ def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile
     return groups
 
 
-def _is_scattered(file: LogFile, journals_of: Mapping[tuple[int, int], int]) -> bool:
+def _is_scattered(
+    file: LogFile, stamps: set[tuple[int, int]] | None, journals_of: Mapping[tuple[int, int], int]
+) -> bool:
     """True if reading one ledger of the file would jump a lot: inside the file, or from one journal file to the next."""
-    if not file.is_journal or file.position >= file.switches * _SCATTERED_BYTES:
+    if stamps is None or file.position >= file.switches * _SCATTERED_BYTES:
         return False
-    stamps = _stamps_of(file)
     if file.switches > _ALTERNATING * len(stamps):
         return True
     # Its first and last ledger may continue in others, in order as they are.
     continued = sum(journals_of[stamp] > 1 for stamp in stamps)
     return continued > max(2, len(stamps) // 2)
-
-
-def _stamps_of(file: LogFile) -> set[tuple[int, int]]:
-    return {(section.ledger_id, section.stamp) for section in file.sections}
 
 
 class Rewriter:
@@ -100,17 +101,18 @@ class Rewriter:
             # Pinned until the end: a recycled file would be copied with another life's bytes.
             contents.descriptors.pin(files, wait=True)
         written: list[EntryLogWriter] = []
+        pace = Pace(bytes_per_s, contents.closing, self._traffic)
         try:
             self._copy(
                 sections,
                 # The copy is as old as the newest of its sources: of two copies of a
                 # batch that of the higher age counts.
                 max((file.age for file in files), default=0),
-                Pace(bytes_per_s, contents.closing, self._traffic),
+                pace,
                 written,
             )
             for writer in written:
-                writer.finish()
+                writer.finish(pace.rest)
         except BaseException:
             for writer in written:
                 writer.abandon()
@@ -122,7 +124,7 @@ class Rewriter:
         with contents.changed:
             for writer in written:
                 self._adopt(writer.file)
-            replace_sections(contents, list(files), [section for writer in written for section in writer.sections])
+        replace_sections(contents, files, [section for writer in written for section in writer.sections], pace.rest)
 
     def _adopt(self, file: EntryLogFile) -> None:
         file.is_indexed = True

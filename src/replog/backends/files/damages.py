@@ -9,10 +9,11 @@ from replog.abc import Damage
 from replog.backends.disk import Disk
 from replog.backends.dropped import EntryDroppedError
 from replog.backends.files.fetching import DamagedBatch
-from replog.backends.files.index import Index, PageMissing, SectionGone
+from replog.backends.files.index import Index, SectionGone
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.indexing import read_page
 from replog.backends.files.log_file import LogFile, Section
+from replog.backends.files.stamp_sections import PageMissing
 from replog.errors import StorageDamagedError, StorageUncertainError
 from replog.protocol.batch import Batch
 

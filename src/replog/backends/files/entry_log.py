@@ -12,13 +12,15 @@ A file gets its name when all of it and its index are durable, and never changes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from replog.backends.disk import Disk, write_all
 from replog.backends.files.directory import entry_log_name
-from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
+from replog.backends.files.index_page import PAGE_BATCHES
 from replog.backends.files.indexing import write_index
 from replog.backends.files.log_file import EntryLogFile, Section
+from replog.backends.files.pacing import no_rest
 from replog.backends.files.record import (
     ENTRY_LOG_MAGIC,
     PAGE_BYTES,
@@ -68,7 +70,6 @@ class EntryLogWriter:
 
     def _begin_section(self, ledger_id: int, stamp: int) -> None:
         section = Section(self.file, ledger_id, stamp, 0, -1, 0)
-        section.page = IndexPage()
         self.sections.append(section)
 
     def add(self, first: int, last: int, stride: int, data: bytes, checksum: int) -> None:
@@ -83,10 +84,9 @@ class EntryLogWriter:
         offset = self._written_bytes + self._buffered_bytes + RECORD_HEADER_BYTES + self._run_bytes
         self._run.append(data)
         self._run_bytes += len(data)
-        assert section.page is not None
-        is_new = section.page.put(first, last, stride, offset, len(data), checksum)
-        assert is_new, "one copy of a batch goes into a file: the directory counts them"
         section.first = first if not section.count else min(first, section.first)
+        is_new = section.put(first, last, stride, offset, len(data), checksum)
+        assert is_new, "one copy of a batch goes into a file: the directory counts them"
         section.last = max(last, section.last)
         section.last_first = max(first, section.last_first)
         section.count += 1
@@ -127,8 +127,8 @@ class EntryLogWriter:
         """How long the file is so far."""
         return self._written_bytes + self._buffered_bytes + self._run_bytes
 
-    def finish(self) -> EntryLogFile:
-        """Makes the file and its index durable, under their names. At least one batch was added."""
+    def finish(self, rest: Callable[[], None] = no_rest) -> EntryLogFile:
+        """Makes the file and its index durable, under their names. At least one batch was added. `rest` as in `write_index`."""
         assert self._run, "the last run says that the file is whole"
         self._end_run(is_last=True)
         self._write()
@@ -139,7 +139,7 @@ class EntryLogWriter:
         assert file.batch_bytes == sum(section.data_bytes for section in self.sections), "each batch is in one section"
         # In the order of ledgers each of them begins once: compaction has nothing to put in order here.
         file.switches = len({(section.ledger_id, section.stamp) for section in self.sections})
-        write_index(self._disk, file, self._identity, self.sections)
+        write_index(self._disk, file, self._identity, self.sections, rest)
         self._disk.rename(self._path + ".tmp", self._path)
         self._disk.sync_directory(self._directory)
         return file

@@ -20,7 +20,7 @@ def stored_ranges(contents: Contents, ledger_id: int) -> list[StoredRange]:
     while True:
         with contents.lock:
             ledger = contents.index.ledgers.get(ledger_id)
-            sections = [each for stamps in ledger.stamps.values() for each in stamps.sections] if ledger else []
+            sections = [each for stamps in ledger.stamps for each in stamps.sections] if ledger else []
             dropped = ledger.dropped.copy() if ledger and ledger.dropped is not None else None
         holdings = Holdings()
         try:

@@ -11,202 +11,39 @@ fills holes), so pages and sections also know how far the ones before them reach
 
 from __future__ import annotations
 
-import heapq
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import accumulate
 
 from replog.backends.dropped import DroppedEntries, DroppedRange
 from replog.backends.files.catalog import pack_ledger
 from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
 from replog.backends.files.log_file import Location, Place, Section
 from replog.backends.files.record import RecordType, unpack_drop, unpack_drop_entries, unpack_marks
+from replog.backends.files.stamp_sections import Pages, StampSections
 from replog.backends.ranges import LedgerRanges
 from replog.protocol.mutations import DELETED_TERM, Marks
 from replog.protocol.proofs import better_proof
-
-
-class PageMissing(Exception):
-    """A page that is needed is not in memory: load it and ask again."""
-
-    def __init__(self, section: Section) -> None:
-        super().__init__(section)
-        self.section = section
 
 
 class SectionGone(Exception):
     """The section was rewritten, or its ledger deleted, before its page could be read."""
 
 
-Pages = Mapping[Section, IndexPage]
-IsGone = Callable[[int, int, int], bool]
-
-
-class StampSections:
-    """All sections of one ledger and stamp, in the order of their lowest first ids."""
-
-    __slots__ = ("firsts", "growing", "reaches", "sections")
-
-    def __init__(self) -> None:
-        self.sections: list[Section] = []
-        self.growing: Section | None = None  # the one of the current journal file
-        self.firsts = array("q")
-        self.reaches = array("q")
-
-    def add(self, section: Section) -> None:
-        """Adds a section that has its range."""
-        assert section.first <= section.last_first <= section.last, "a section holds at least one batch"
-        # Ids go upwards, so a section is nearly always the last one: then nothing is sorted.
-        if self.sections and section.first < self.firsts[-1]:
-            self.replace((), (section,))
-            return
-        self.reaches.append(max(section.last, self.reaches[-1]) if self.sections else section.last)
-        self.firsts.append(section.first)
-        self.sections.append(section)
-
-    def widen(self, section: Section, first: int, last: int) -> None:
-        """Notes that a batch of this range was added to the section."""
-        if first > section.last_first:
-            section.last_first = first
-        if last > section.last:
-            section.last = last
-        if first < section.first or section is not self.sections[-1]:
-            section.first = min(first, section.first)
-            self.replace((), ())
-        elif last > self.reaches[-1]:
-            self.reaches[-1] = last
-
-    def replace(self, old: tuple[Section, ...] | list[Section], new: tuple[Section, ...] | list[Section]) -> None:
-        """Swaps sections."""
-        gone = set(old)
-        if self.growing in gone:
-            self.growing = None
-        kept = [section for section in self.sections if section not in gone]
-        self.sections = sorted([*kept, *new], key=lambda section: section.first)
-        self.firsts = array("q", (section.first for section in self.sections))
-        self.reaches = array("q", accumulate((section.last for section in self.sections), max))
-        assert len(self.sections) == len(set(self.sections)), "a section is listed once"
-
-    def locate(self, entry_id: int, bytes_max: int, loaded: Pages, is_gone: IsGone | None = None) -> list[Location]:
-        """The batch that holds the entry, and those that start after it while they fit; [] if there is none.
-
-        `is_gone` tells from a batch's first and last id and stride whether it was dropped. Raises `PageMissing`; `loaded` has
-        pages that were missing before."""
-        place = bisect_right(self.firsts, entry_id) - 1
-        if place < 0 or self.reaches[place] < entry_id:
-            return []  # without a look at any page
-        # Nearly always only one section can hold the entry: ids go upwards from file to file.
-        if place == 0 or self.reaches[place - 1] < entry_id:
-            section = self.sections[place]
-            page = _page_of(section, loaded)
-            at = page.find(entry_id)
-            if at < 0:
-                return []
-        else:
-            holder = self._holder(entry_id, place, loaded)
-            if holder is None:
-                return []
-            section, page, at = holder
-        if is_gone is not None and is_gone(*page.identity(at)):
-            return []
-        location = section.location(page, at)
-        left = bytes_max - location.size
-        if left <= 0:
-            return [location]
-        found = [location]
-        for later, later_page, place in self._after(page.firsts[at], loaded):
-            if is_gone is not None and is_gone(*later_page.identity(place)):
-                continue
-            location = later.location(later_page, place)
-            left -= location.size
-            if left < 0:
-                break
-            found.append(location)
-        return found
-
-    def _holder(self, entry_id: int, place: int, loaded: Pages) -> tuple[Section, IndexPage, int] | None:
-        """The copy of the batch that counts. Newer files come first: if they have it, no older page need be loaded."""
-        candidates = []
-        while place >= 0 and self.reaches[place] >= entry_id:
-            if self.sections[place].last >= entry_id:
-                candidates.append(self.sections[place])
-            place -= 1
-        assert all(section.first <= entry_id <= section.last for section in candidates), "only these can hold it"
-        candidates.sort(key=lambda section: section.file.age, reverse=True)
-        best: tuple[Section, IndexPage, int] | None = None
-        for section in candidates:
-            if best is not None and section.file.age < best[0].file.age:
-                break
-            page = _page_of(section, loaded)
-            at = page.find(entry_id)
-            if at >= 0 and (best is None or _rank(section, page, at) < _rank(*best)):
-                best = section, page, at
-        return best
-
-    def _after(self, first: int, loaded: Pages) -> Iterator[tuple[Section, IndexPage, int]]:
-        """The batches that start after this id, in order, each once: of two copies the newer one."""
-        firsts, reaches, sections = self.firsts, self.reaches, self.sections
-        # next first id, rank, place of the section, page, position
-        heap: list[tuple[int, tuple[int, int], int, IndexPage, int]] = []
-        due = bisect_right(firsts, first)  # sections from here on have not begun
-        place = due - 1
-        while place >= 0 and reaches[place] > first:
-            if sections[place].last_first > first:
-                page = _page_of(sections[place], loaded)
-                at = bisect_right(page.firsts, first)
-                heap.append((page.firsts[at], _rank(sections[place], page, at), place, page, at))
-            place -= 1
-        heapq.heapify(heap)
-        seen: set[tuple[int, int, int]] = set()  # of the last first id
-        while heap or due < len(sections):
-            while due < len(sections) and (not heap or firsts[due] <= heap[0][0]):
-                page = _page_of(sections[due], loaded)
-                heapq.heappush(heap, (page.firsts[0], _rank(sections[due], page, 0), due, page, 0))
-                due += 1
-            start, _, place, page, at = heapq.heappop(heap)
-            assert start >= first, "batches come in the order of their first ids"
-            if start != first:
-                seen.clear()
-            # Up to the next id that another page may have, this page goes on alone: the heap is used
-            # once for a run of batches, and not for each.
-            limit = min(heap[0][0] if heap else _NEVER, firsts[due] if due < len(sections) else _NEVER)
-            stop = max(bisect_left(page.firsts, limit, at), at + 1)
-            while at < stop:
-                if page.firsts[at] != first:
-                    seen.clear()
-                first = page.firsts[at]
-                if page.identity(at) not in seen:
-                    seen.add(page.identity(at))
-                    yield sections[place], page, at
-                at += 1
-            if at < len(page):
-                heapq.heappush(heap, (page.firsts[at], _rank(sections[place], page, at), place, page, at))
-
-
-def _rank(section: Section, page: IndexPage, at: int) -> tuple[int, int]:
-    """Of two copies of a batch the one of the lower rank counts: in the newer file, or later in the same."""
-    return -section.file.age, -page.offset(at)
-
-
-_NEVER = 1 << 63
-
-
-def _page_of(section: Section, loaded: Pages) -> IndexPage:
-    page = section.page
-    if page is None:
-        page = loaded.get(section)
-        if page is None:
-            raise PageMissing(section)
-    section.is_touched = True
-    return page
-
-
 class LedgerIndex:
     """One ledger: its marks, and its batches by stamp."""
 
-    __slots__ = ("_packed", "dropped", "fence_term", "key", "last_add_confirmed", "last_entry_id", "proof", "stamps")
+    __slots__ = (
+        "_others",
+        "_packed",
+        "dropped",
+        "fence_term",
+        "key",
+        "last_add_confirmed",
+        "last_entry_id",
+        "newest",
+        "proof",
+    )
 
     def __init__(self) -> None:
         self.key: bytes | None = None
@@ -214,9 +51,36 @@ class LedgerIndex:
         self.last_add_confirmed = -1
         self.last_entry_id = -1
         self.proof = b""
-        self.stamps: dict[int, StampSections] = {}
+        self.newest: StampSections | None = None  # the only one of nearly every ledger
+        self._others: dict[int, StampSections] | None = (
+            None  # by stamp: an empty dictionary takes as much as the object
+        )
         self.dropped: DroppedEntries | None = None  # of which no file may bring a batch back
         self._packed: bytes | None = None  # the marks, if they haven't changed since
+
+    @property
+    def stamps(self) -> Sequence[StampSections]:
+        """What there is of each stamp."""
+        others = tuple(self._others.values()) if self._others else ()
+        return others if self.newest is None else (*others, self.newest)
+
+    def stamp(self, stamp: int) -> StampSections | None:
+        """What there is of this stamp."""
+        newest = self.newest
+        if newest is not None and newest.stamp == stamp:
+            return newest
+        return self._others.get(stamp) if self._others else None
+
+    def add_stamp(self, stamp: int) -> StampSections:
+        """What there is of this stamp, made if nothing is."""
+        found = self.stamp(stamp)
+        if found is None:
+            found = StampSections(stamp)
+            if self.newest is not None:
+                self._others = self._others or {}
+                self._others[self.newest.stamp] = self.newest
+            self.newest = found
+        return found
 
     def note_batch(self, last: int, last_add_confirmed: int) -> None:
         """Raises the marks for a stored batch with this last entry id and last add confirmed."""
@@ -226,14 +90,21 @@ class LedgerIndex:
             self.last_entry_id = last
         self._packed = None
 
-    def raise_marks(self, marks: Marks) -> None:
+    def raise_marks(
+        self, key: bytes | None, fence_term: int, last_add_confirmed: int, last_entry_id: int, proof: bytes
+    ) -> None:
         """Marks only rise; a key never changes."""
-        self.key = marks.key if self.key is None else self.key
-        self.fence_term = max(self.fence_term, marks.fence_term)
-        self.last_add_confirmed = max(self.last_add_confirmed, marks.last_add_confirmed)
-        self.last_entry_id = max(self.last_entry_id, marks.last_entry_id)
-        assert self.fence_term >= marks.fence_term, "a fence never falls"
-        self.proof = better_proof(self.proof, marks.proof)
+        # A start calls this up to twice for each ledger, so it compares instead of calling `max`.
+        if self.key is None:
+            self.key = key
+        if fence_term > self.fence_term:
+            self.fence_term = fence_term
+        if last_add_confirmed > self.last_add_confirmed:
+            self.last_add_confirmed = last_add_confirmed
+        if last_entry_id > self.last_entry_id:
+            self.last_entry_id = last_entry_id
+        if proof != self.proof:
+            self.proof = better_proof(self.proof, proof)
         self._packed = None
 
     def marks(self) -> Marks:
@@ -258,7 +129,7 @@ class Index:
     def ledger(self, ledger_id: int) -> LedgerIndex | None:
         """The ledger, made if it is new; None if it was deleted."""
         ledger = self.ledgers.get(ledger_id)
-        if ledger is None and ledger_id not in self.deleted:
+        if ledger is None and (not self.deleted or ledger_id not in self.deleted):
             ledger = self.ledgers[ledger_id] = LedgerIndex()
         return ledger
 
@@ -279,9 +150,9 @@ class Index:
         ledger.note_batch(last, last_add_confirmed)
         if ledger.dropped is not None:
             ledger.dropped.stored(stamp, first, last, stride)
-        stamps = ledger.stamps.get(stamp)
-        if stamps is None:
-            stamps = ledger.stamps[stamp] = StampSections()
+        stamps = ledger.newest
+        if stamps is None or stamps.stamp != stamp:
+            stamps = ledger.add_stamp(stamp)
         file, offset, size, checksum = place
         section = stamps.growing
         # A full section is closed only when the ids go on upwards: a batch that fills a hole belongs among the others.
@@ -291,13 +162,15 @@ class Index:
             or (section.count >= PAGE_BATCHES and first > section.last_first)
         ):
             section = stamps.growing = Section(file, ledger_id, stamp, first, last, first)
-            section.page = IndexPage()
+            is_new = section.put(first, last, stride, offset, size, checksum)
             file.sections.add(section)
             stamps.add(section)
         else:
+            held = section.held
+            page = held if type(held) is IndexPage else section
+            is_new = page.put(first, last, stride, offset, size, checksum)
             stamps.widen(section, first, last)
-        assert section.page is not None
-        if section.page.put(first, last, stride, offset, size, checksum):
+        if is_new:
             section.count += 1
             section.data_bytes += size
             file.batch_bytes += size
@@ -319,7 +192,7 @@ class Index:
         dropped = ledger.dropped
         if dropped is not None and dropped.covers(section.stamp, section.first, section.last):
             return
-        ledger.stamps.setdefault(section.stamp, StampSections()).add(section)
+        ledger.add_stamp(section.stamp).add(section)
         section.file.sections.add(section)
         section.file.live_bytes += section.data_bytes
         if dropped is not None:
@@ -330,7 +203,7 @@ class Index:
         assert fence_term >= 0, "as `pack_marks` asserted"
         ledger = self.ledger(ledger_id)
         if ledger is not None:
-            ledger.raise_marks(Marks(key, fence_term, confirmed, -1, proof))
+            ledger.raise_marks(key, fence_term, confirmed, -1, proof)
 
     def put_record(self, record_type: int, content: bytes | memoryview) -> None:
         """Applies a MARKS or DROP record of the journal. An EPOCH changes no ledger."""
@@ -357,7 +230,9 @@ class Index:
         for ledger_id, marks in ledgers:
             ledger = self.ledger(ledger_id)
             if ledger is not None:
-                ledger.raise_marks(marks)
+                ledger.raise_marks(
+                    marks.key, marks.fence_term, marks.last_add_confirmed, marks.last_entry_id, marks.proof
+                )
         by_ledger: dict[int, list[DroppedRange]] = {}
         for ledger_id, entries in dropped:
             by_ledger.setdefault(ledger_id, []).append(entries)
@@ -373,14 +248,14 @@ class Index:
             return []
         dropped = ledger.dropped = ledger.dropped or DroppedEntries()
         dropped.add(stamp, first, last)
-        stamps = ledger.stamps.get(stamp)
+        stamps = ledger.stamp(stamp)
         if stamps is None:
             return []
         gone = [section for section in stamps.sections if dropped.covers(stamp, section.first, section.last)]
         if gone:
             stamps.replace(gone, ())
         for section in gone:
-            _remove(section)
+            remove(section)
         for section in stamps.sections:
             note_dead(section, dropped)
         return gone
@@ -389,9 +264,9 @@ class Index:
         """Deletes a ledger, permanently. Returns the sections that are not needed any more."""
         self.deleted.add(ledger_id)
         ledger = self.ledgers.pop(ledger_id, None)
-        gone = [section for stamps in ledger.stamps.values() for section in stamps.sections] if ledger else []
+        gone = [section for stamps in ledger.stamps for section in stamps.sections] if ledger else []
         for section in gone:
-            _remove(section)
+            remove(section)
         assert ledger_id not in self.ledgers, "a deleted ledger comes back"
         return gone
 
@@ -399,16 +274,27 @@ class Index:
         """The only batch that can hold the entry, by two bisections. None if it isn't that simple: then use `locate`."""
         ledger = self.ledgers.get(ledger_id)
         # Where something was dropped, `locate` looks at each batch.
-        stamps = ledger.stamps.get(stamp) if ledger is not None and ledger.dropped is None else None
-        if stamps is None:
+        if ledger is None or ledger.dropped is not None:
             return None
-        place = bisect_right(stamps.firsts, entry_id) - 1
-        if place < 0 or (place and stamps.reaches[place - 1] >= entry_id):
+        stamps = ledger.newest
+        if stamps is None or stamps.stamp != stamp:
+            stamps = ledger.stamp(stamp)
+            if stamps is None:
+                return None
+        place = 0
+        if stamps.bounds is not None:
+            firsts, reaches = stamps.bounds
+            place = bisect_right(firsts, entry_id) - 1
+            if place < 0 or (place and reaches[place - 1] >= entry_id):
+                return None
+        elif not stamps.sections:
             return None
         section = stamps.sections[place]
-        page = section.page
-        if page is None:
-            return None
+        page = section.held
+        if type(page) is not IndexPage:
+            page = section.page
+            if page is None:
+                return None
         section.is_touched = True
         at = bisect_right(page.firsts, entry_id) - 1
         if at < 0 or page.lasts[at] < entry_id or page.strides[at] != 1 or (at and page.reaches[at - 1] >= entry_id):
@@ -418,7 +304,9 @@ class Index:
     def locate(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, loaded: Pages) -> list[Location]:
         """As `StampSections.locate`. Raises `EntryDroppedError` if the entry was dropped (F5)."""
         ledger = self.ledgers.get(ledger_id)
-        stamps = ledger.stamps.get(stamp) if ledger else None
+        stamps = ledger.newest if ledger else None
+        if ledger and (stamps is None or stamps.stamp != stamp):
+            stamps = ledger.stamp(stamp)
         dropped = ledger.dropped if ledger is not None else None
         if dropped is None:
             return stamps.locate(entry_id, bytes_max, loaded) if stamps else []
@@ -428,7 +316,8 @@ class Index:
         return found
 
 
-def _remove(section: Section) -> None:
+def remove(section: Section) -> None:
+    """Takes a section out of its file, whose batches it needs no more. The caller takes it out of its ledger."""
     section.file.sections.discard(section)
     section.file.live_bytes -= section.data_bytes - section.dead_bytes
     assert section.file.live_bytes >= 0, "more was deleted from a file than it held"

@@ -17,7 +17,7 @@ Sections are ordered by ledger, stamp and lowest first id.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -72,9 +72,11 @@ class SectionEntry(NamedTuple):
 
 
 def pack_index(
-    header: IndexHeader, sections: Sequence[tuple[SectionEntry, Sequence[bytes]]]
+    header: IndexHeader, sections: Sequence[tuple[SectionEntry, Sequence[bytes]]], rest: Callable[[], None]
 ) -> tuple[list[bytes], list[SectionEntry]]:
-    """The file in pieces, and the directory with its places filled in. Each section comes with its page's columns."""
+    """The file in pieces, and the directory with its places filled in. Each section comes with its page's columns.
+
+    `rest` is called after each of them."""
     offset = HEADER_BYTES + len(sections) * SECTION_BYTES
     entries: list[SectionEntry] = []
     pages: list[bytes] = []
@@ -83,6 +85,7 @@ def pack_index(
         entries.append(entry._replace(page_offset=offset, page_checksum=crc32c(page)))
         pages.append(page)
         offset += len(page)
+        rest()
     directory = b"".join(_SECTION.pack(*entry) for entry in entries)
     packed = _HEADER.pack(
         MAGIC,

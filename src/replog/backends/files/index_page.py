@@ -3,10 +3,14 @@
 A page has 44 bytes for each batch, in columns, in the order of first ids. Batches of one ledger may overlap in range without
 sharing an entry (strides, W1) and may arrive in any order (recovery fills holes), so a page also knows how far the batches
 before each one reach.
+
+A page of few batches takes 870 bytes, nearly all of it for its arrays. A section keeps such a page as its *rows* instead: one
+`bytes` with 36 for each batch. Most ledgers of a bookie that has very many are that small.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
@@ -14,6 +18,8 @@ from itertools import accumulate
 from replog.backends.files.index_file import BATCH_BYTES
 
 PAGE_BATCHES = 4096
+ROWS_MAX = 8  # batches; a page with more is kept as it is
+ROW = struct.Struct("=qqIQII")  # the arguments of `IndexPage.put`
 _COLUMNS = "qqQIII"  # first and last ids, offsets, strides, sizes, checksums
 
 
@@ -52,6 +58,19 @@ class IndexPage:
         assert start == len(data), "the columns are all of a page"
         page.reaches = array("q", accumulate(page.lasts, max))
         return page
+
+    @classmethod
+    def from_rows(cls, rows: bytes) -> IndexPage:
+        """The page that `rows` made these of."""
+        page = cls()
+        for row in ROW.iter_unpack(rows):
+            page.put(*row)
+        return page
+
+    def rows(self) -> bytes:
+        """The batches one after the other, in the order of the page."""
+        columns = self.firsts, self.lasts, self.strides, self.offsets, self.sizes, self.checksums
+        return b"".join(map(ROW.pack, *columns))
 
     def put(self, first: int, last: int, stride: int, offset: int, size: int, checksum: int) -> bool:
         """Adds a batch. If the page has the same batch, only its place changes, and this returns False."""
@@ -115,6 +134,8 @@ class IndexPage:
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """What it takes in memory, about, where a section keeps it."""
+        if len(self) <= ROWS_MAX:
+            return 40 + len(self) * ROW.size
         # An empty page with its seven arrays, and for each batch the columns and how far it reaches.
         return 800 + len(self) * (BATCH_BYTES + 8)

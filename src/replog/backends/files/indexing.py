@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from crc32c import crc32c
 
@@ -21,21 +21,27 @@ from replog.backends.files.index_page import IndexPage
 from replog.backends.files.log_file import LogFile, Section
 
 
-def write_index(disk: Disk, file: LogFile, identity: bytes, sections: Iterable[Section]) -> None:
+def write_index(
+    disk: Disk, file: LogFile, identity: bytes, sections: Iterable[Section], rest: Callable[[], None]
+) -> None:
     """Writes the index of a full file, durably, and notes in the sections where their pages are. May raise OSError.
 
-    The sections' pages are in memory, and don't change any more."""
+    The sections' pages are in memory, and don't change any more. `rest` is called for each of them: a file may have 100,000."""
     # Sorted, so that an index that is written again is the same, byte for byte.
     ordered = sorted(sections, key=lambda section: (section.ledger_id, section.stamp, section.first))
-    pairs = [(_entry_of(section), _columns_of(section)) for section in ordered]
+    pairs = []
+    for section in ordered:
+        pairs.append((_entry_of(section), _columns_of(section)))
+        rest()
     header = IndexHeader(file.is_journal, file.number, identity, file.position, file.switches)
-    pieces, entries = pack_index(header, pairs)
+    pieces, entries = pack_index(header, pairs, rest)
     directory, _, name = file.index_path.rpartition("/")
     write_file_atomically(disk, directory, name, pieces)
     assert len(entries) == len(ordered), "the index has each section once"
     for section, entry in zip(ordered, entries, strict=True):
         section.page_offset = entry.page_offset
         section.page_checksum = entry.page_checksum
+        rest()
 
 
 def _entry_of(section: Section) -> SectionEntry:

@@ -13,7 +13,7 @@ from replog.backends.files.contents import Contents
 from replog.backends.files.fetching import DamagedBatch
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile
-from replog.backends.files.pacing import Closing
+from replog.backends.files.pacing import Closing, Pace
 from replog.backends.files.pool import FilePool
 from replog.backends.files.repair import repair_index
 from replog.backends.files.scrubbing import Scrubber
@@ -149,8 +149,7 @@ class Jobs:
         began_s = time.monotonic()
         with self._working():
             self._flush_and_write_catalog(is_forced=True)
-            with contents.changed:
-                groups = worth_compacting(contents, is_major=is_major)
+            groups = worth_compacting(contents, is_major=is_major)
             for group in groups:
                 self._rewrite(group, contents.options.compaction_bytes_per_s)
                 self.write_catalog()
@@ -172,11 +171,12 @@ class Jobs:
 
     def _repair_now(self) -> None:
         contents = self._contents
+        pace = Pace(0, contents.closing, lambda: self._journal.sequence)
         while contents.damages.unreadable_indexes:
             with contents.changed:
                 file = contents.damages.unreadable_indexes.pop()
             try:
-                repair_index(contents, file)
+                repair_index(contents, file, pace.rest)
             except StorageDamagedError as error:
                 file.is_damaged = True  # the batches of its unreadable pages stay unknown
                 contents.damages.note_unreadable(file, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from replog.backends.files.index_page import IndexPage
+from replog.backends.files.index_page import ROW, ROWS_MAX, IndexPage
 from replog.backends.files.record import PAGE_BYTES, checksum_seed
 
 
@@ -120,7 +120,7 @@ class Location(NamedTuple):
 
 
 class Section:
-    """The batches of one ledger and stamp in one file. `page` is None while it is only on disk."""
+    """The batches of one ledger and stamp in one file."""
 
     __slots__ = (
         "count",
@@ -128,11 +128,11 @@ class Section:
         "dead_bytes",
         "file",
         "first",
+        "held",
         "is_touched",
         "last",
         "last_first",
         "ledger_id",
-        "page",
         "page_checksum",
         "page_offset",
         "stamp",
@@ -148,10 +148,36 @@ class Section:
         self.count = 0
         self.data_bytes = 0
         self.dead_bytes = 0  # of them, of batches that were dropped, about
-        self.page: IndexPage | None = None
+        # Its page, or the rows of one that is small; None while it has no batch, and while it is only on disk. One attribute,
+        # because some look at it without the lock.
+        self.held: IndexPage | bytes | None = None
         self.page_offset = 0  # in the index file; 0 while there is none
         self.page_checksum = 0
         self.is_touched = False  # read since the cache last looked
+
+    @property
+    def page(self) -> IndexPage | None:
+        """The page; None while it is only on disk. That of a small section is another object each time: `put` changes it."""
+        held = self.held
+        return IndexPage.from_rows(held) if isinstance(held, bytes) else held
+
+    @page.setter
+    def page(self, page: IndexPage | None) -> None:
+        self.held = page.rows() if page is not None and len(page) <= ROWS_MAX else page
+
+    def put(self, first: int, last: int, stride: int, offset: int, size: int, checksum: int) -> bool:
+        """As `IndexPage.put`, before the section's range is widened. The caller counts what is new."""
+        held = self.held
+        assert held is not None or not self.count, "nothing is added to a page that is only on disk"
+        if isinstance(held, IndexPage):
+            return held.put(first, last, stride, offset, size, checksum)
+        if self.count < ROWS_MAX and (not held or first > self.last_first):
+            self.held = (held or b"") + ROW.pack(first, last, stride, offset, size, checksum)
+            return True
+        page = IndexPage.from_rows(held or b"")
+        is_new = page.put(first, last, stride, offset, size, checksum)
+        self.page = page
+        return is_new
 
     def location(self, page: IndexPage, at: int) -> Location:
         """Where the batch at this position of the section's page is."""

@@ -15,6 +15,10 @@ _BURST_S = 0.0001
 _REST_S = 0.0001
 
 
+def no_rest() -> None:
+    """For work that nobody commits beside: at a start, and in inspections."""
+
+
 class Closing(Exception):
     """The storage is being closed: stop, and leave a state that a crash could leave, too."""
 
@@ -43,11 +47,17 @@ class Pace:
             if self._closing.wait(ahead_s):
                 raise Closing
             self._rested_s = time.monotonic()
-        elif now_s - self._rested_s > _BURST_S:
-            self._rest()
+        else:
+            self._rest_if_due(now_s)
         return self._spent_bytes // _STRETCH_BYTES > before
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
+        """Lets commits have the interpreter, if this thread has had it for a while. For work that costs no disk."""
+        self._rest_if_due(time.monotonic())
+
+    def _rest_if_due(self, now_s: float) -> None:
+        if now_s - self._rested_s <= _BURST_S:
+            return
         traffic = self._traffic()
         if traffic != self._seen_traffic:
             self._seen_traffic = traffic
