@@ -10,6 +10,7 @@ _FIRST = {
         "tests/protocol/test_spec_bookies.py",
         "tests/protocol/test_spec_fencing.py",
     ),
+    "compression.py": ("tests/protocol/test_compression.py",),
     "change.py": ("tests/protocol/test_change.py", "tests/protocol/test_spec_metadata.py"),
     "digest.py": ("tests/protocol/test_digest.py", "tests/protocol/test_batch.py"),
     "fencing.py": ("tests/protocol/test_spec_fencing.py",),
@@ -32,6 +33,30 @@ def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str, equiv
 
 
 MUTANTS = (
+    _mutant(
+        "compression-bomb",
+        "W3",
+        "compression.py",
+        "decompressor.decompress(frame, max_length=size_bytes + 1)",
+        "decompressor.decompress(frame)",
+        "A few bytes from whoever may write take all memory of each reader.",
+    ),
+    _mutant(
+        "compression-end-unseen",
+        "W3",
+        "compression.py",
+        "if len(body) != size_bytes or not decompressor.eof or decompressor.unused_data:",
+        "if len(body) != size_bytes:",
+        "A frame that was cut off, or has something behind it, passes for a whole one.",
+    ),
+    _mutant(
+        "compression-size-believed",
+        "W3",
+        "batch.py",
+        "if whole > BATCH_BYTES_MAX or size <= whole - plain_bytes:",
+        "if size <= whole - plain_bytes:",
+        "A header may declare 4 GiB, and a reader expands as much.",
+    ),
     _mutant(
         "batch-holds-one-more",
         "R4",

@@ -25,14 +25,21 @@ from replog.protocol.batch import (
     check_payload,
     decode,
 )
+from replog.protocol.compression import Compressor
 from replog.protocol.digest import CODE_SIZES, Digest, DigestType
 
 CRC = Digest(DigestType.CRC32C, 7, b"secret")
 KEYED = Digest(DigestType.HMAC_SHA256, 7, b"secret")
 
 
-def batch_of(payloads: list[bytes], digest: Digest = CRC, first_entry_id: int = 4, stride: int = 1) -> Batch:
-    return build(
+def batch_of(
+    payloads: list[bytes],
+    digest: Digest = CRC,
+    first_entry_id: int = 4,
+    stride: int = 1,
+    compressor: Compressor | None = None,
+) -> Batch:
+    return batches.builder(compressor)(
         digest,
         ledger_id=7,
         first_entry_id=first_entry_id,
@@ -131,7 +138,9 @@ def survives(data: bytes) -> None:
         return
     assert 1 <= batch.count <= BATCH_COUNT_MAX
     assert batch.last_entry_id <= ENTRY_ID_MAX
-    assert HEADER.size + 4 * (batch.count + 1) + CODE_SIZES[batch.digest_type] <= len(data)
+    around = HEADER.size + CODE_SIZES[batch.digest_type]
+    body_bytes = struct.unpack_from("<I", data, 20)[0] if batch.is_compressed else len(data) - around
+    assert 4 * (batch.count + 1) <= body_bytes <= BATCH_BYTES_MAX - around
     batch.verify(CRC)
     batch.verify(KEYED)
     for read in (lambda: check_damage(batch), batch.payloads, batch.arrow_buffers):
@@ -165,12 +174,18 @@ def test_any_bytes_are_survived(data: bytes) -> None:
     cut=st.integers(-5, 5),
     changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4),
     resealed=st.booleans(),
+    compressor=st.sampled_from([None, Compressor()]),
 )
 def test_any_mutation_is_survived(
-    payloads: list[bytes], digest: Digest, cut: int, changes: list[tuple[int, int]], resealed: bool
+    payloads: list[bytes],
+    digest: Digest,
+    cut: int,
+    changes: list[tuple[int, int]],
+    resealed: bool,
+    compressor: Compressor | None,
 ) -> None:
     """Also by somebody who can compute the code, and says the right size."""
-    data = bytearray(batch_of(payloads, digest).data)
+    data = bytearray(batch_of(payloads, digest, compressor=compressor).data)
     for place, value in changes:
         data[place % len(data)] = value
     if cut < 0:
@@ -225,7 +240,11 @@ def header(**changes: object) -> bytes:
         {"magic": b"RLOG"},
         {"format": 2},
         {"digest": 3},
-        {"flags": 0x0100},
+        {"flags": 0x0100},  # compressed, into nothing
+        {"flags": 0x0100, "reserved": 7},  # too short for the offsets
+        {"flags": 0x0100, "reserved": BATCH_BYTES_MAX},
+        {"flags": 0x0100, "reserved": 0xFFFFFFFF},
+        {"flags": 0x8000},
         {"size": 0},
         {"size": 0xFFFFFFFF},
         {"count": 0},

@@ -194,6 +194,7 @@ class Client(LedgerVerbs, CursorVerbs):
         durability: str | None = None,
         ledgers: str | None = None,
         retention: Retention | None = None,
+        compression: str | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
@@ -202,7 +203,9 @@ class Client(LedgerVerbs, CursorVerbs):
         log. `quorum` and what follows it are for ledgers that this writer creates. With `durability="write-quorum"`, or if the
         client's options say so, these have all their copies before a close, roll or takeover behind them ends (W8).
         With `retention` the writer drops what that does not keep, as `retain_log` does, every `retention_interval_s` until it is
-        left or deposed; what prevents it is logged (`replog.log`), and hinders no append.
+        left or deposed; what prevents it is logged (`replog.log`), and hinders no append. `compression="zstd"` stores batches
+        compressed where that saves an eighth; None takes what the client's options say, and "none" never compresses. It is this
+        writer's: the next one chooses for itself, and readers need not know. Needs `replog[zstd]`, for readers, too.
 
         A context manager that yields the log's writer. Raises `RecoveryUndecidedError`, `NotEnoughBookiesError` or
         `WriteQuorumError` (retry: when bookies are back), `TakeoverFailedError` (others keep taking over), `ConfigError`,
@@ -211,7 +214,9 @@ class Client(LedgerVerbs, CursorVerbs):
         known = name, self._ledgers, self._log_driver, self._nursery
         keeping = self._ledgers, self._log_driver, self._cursors
         async with (
-            await taking_over(*known, wanted, password, digest_type, custom, durability, ledgers)() as writer,
+            await taking_over(
+                *known, wanted, password, digest_type, custom, durability, ledgers, compression
+            )() as writer,
             enforced(writer, retention, *keeping),
         ):
             yield writer
@@ -228,6 +233,7 @@ class Client(LedgerVerbs, CursorVerbs):
         durability: str | None = None,
         ledgers: str | None = None,
         retention: Retention | None = None,
+        compression: str | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for
@@ -235,7 +241,7 @@ class Client(LedgerVerbs, CursorVerbs):
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
         keeping = self._ledgers, self._log_driver, self._cursors
-        begin = taking_over(*known, wanted, password, digest_type, custom, durability, ledgers)
+        begin = taking_over(*known, wanted, password, digest_type, custom, durability, ledgers, compression)
         async with lead(name, self._ledgers, begin) as writer, enforced(writer, retention, *keeping):
             yield writer
 

@@ -34,35 +34,51 @@ class LedgerVerbs(ABC):
         custom: Mapping[str, str] | None = None,
         unbounded: bool = False,
         durability: str | None = None,
+        compression: str | None = None,
     ) -> AsyncIterator[LedgerWriter]:
         """A new ledger and its writer, as a context manager. `custom` becomes part of its metadata. Leaving it closes the
         ledger; an `unbounded` one stays open, so that `take_over_ledger` goes on with it, until `finish` closes it. With
         `durability="write-quorum"` closes, rolls and takeovers of it end only when bookies have all copies of what is before
-        them, or raise `WriteQuorumError` (W8); None takes what the client's options say.
+        them, or raise `WriteQuorumError` (W8). `compression="zstd"` stores batches compressed where that saves an eighth: readers
+        need `replog[zstd]`, too. None takes what the client's options say.
 
         Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
         that no client knows."""
         wanted = self.default_quorum if quorum is None else quorum
         async with await self._ledgers.create(
-            wanted, password, digest_type, custom, unbounded=unbounded, durability=durability
+            wanted,
+            password,
+            digest_type,
+            custom,
+            unbounded=unbounded,
+            durability=durability,
+            compression=compression,
         ) as writer:
             yield writer
 
     @asynccontextmanager
     async def take_over_ledger(
-        self, ledger_id: int, *, password: bytes = b"", accept_loss: bool = False
+        self,
+        ledger_id: int,
+        *,
+        password: bytes = b"",
+        accept_loss: bool = False,
+        compression: str | None = None,
     ) -> AsyncIterator[LedgerWriter]:
         """Fences whoever writes an unbounded ledger, recovers what that has left, and goes on in the same ledger: a writer of the
         next term, as a context manager. Entry ids continue.
 
         Of entries whose outcome was unknown, the takeover decides: each is kept or gone, for everybody. `accept_loss` as for
-        `recover_ledger`. Raises `LedgerFinishedError`; `FencedError` if another client takes it over meanwhile;
-        `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
-        `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger or a log's, `MetastoreError`. If it
-        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from there."""
+        `recover_ledger`, `compression` as for `create_ledger`. Raises `LedgerFinishedError`; `FencedError` if another client
+        takes it over meanwhile; `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are
+        back), `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger or a log's, `MetastoreError`.
+        If it raises or is cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from
+        there."""
         metadata, _ = await self._ledgers.records.get(ledger_id)
         terms.check_alone(metadata, "taken over")
-        async with await self._ledgers.take_over(ledger_id, password, accept_loss=accept_loss) as writer:
+        async with await self._ledgers.take_over(
+            ledger_id, password, accept_loss=accept_loss, compression=compression
+        ) as writer:
             yield writer
 
     @asynccontextmanager

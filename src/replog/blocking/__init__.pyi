@@ -154,25 +154,28 @@ class Client:
         custom: Mapping[str, str] | None = None,
         unbounded: bool = False,
         durability: str | None = None,
+        compression: str | None = None,
     ) -> Opening[LedgerWriter]:
         """A new ledger and its writer, as a context manager. `custom` becomes part of its metadata. Leaving it closes the
         ledger; an `unbounded` one stays open, so that `take_over_ledger` goes on with it, until `finish` closes it. With
         `durability="write-quorum"` closes, rolls and takeovers of it end only when bookies have all copies of what is before
-        them, or raise `WriteQuorumError` (W8); None takes what the client's options say.
+        them, or raise `WriteQuorumError` (W8). `compression="zstd"` stores batches compressed where that saves an eighth: readers
+        need `replog[zstd]`, too. None takes what the client's options say.
 
         Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
         that no client knows."""
     def take_over_ledger(
-        self, ledger_id: int, *, password: bytes = b"", accept_loss: bool = False
+        self, ledger_id: int, *, password: bytes = b"", accept_loss: bool = False, compression: str | None = None
     ) -> Opening[LedgerWriter]:
         """Fences whoever writes an unbounded ledger, recovers what that has left, and goes on in the same ledger: a writer of the
         next term, as a context manager. Entry ids continue.
 
         Of entries whose outcome was unknown, the takeover decides: each is kept or gone, for everybody. `accept_loss` as for
-        `recover_ledger`. Raises `LedgerFinishedError`; `FencedError` if another client takes it over meanwhile;
-        `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are back),
-        `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger or a log's, `MetastoreError`. If it
-        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from there."""
+        `recover_ledger`, `compression` as for `create_ledger`. Raises `LedgerFinishedError`; `FencedError` if another client
+        takes it over meanwhile; `RecoveryUndecidedError`, `NotEnoughBookiesError` or `WriteQuorumError` (retry: when bookies are
+        back), `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger or a log's, `MetastoreError`.
+        If it raises or is cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from
+        there."""
     def open_ledger(
         self, ledger_id: int, *, first: int | None = None, follow: bool = False, password: bytes = b""
     ) -> Opening[LedgerReader]:
@@ -268,6 +271,7 @@ class Client:
         durability: str | None = None,
         ledgers: str | None = None,
         retention: Retention | None = None,
+        compression: str | None = None,
     ) -> Opening[LogWriter]:
         """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
@@ -276,7 +280,9 @@ class Client:
         log. `quorum` and what follows it are for ledgers that this writer creates. With `durability="write-quorum"`, or if the
         client's options say so, these have all their copies before a close, roll or takeover behind them ends (W8).
         With `retention` the writer drops what that does not keep, as `retain_log` does, every `retention_interval_s` until it is
-        left or deposed; what prevents it is logged (`replog.log`), and hinders no append.
+        left or deposed; what prevents it is logged (`replog.log`), and hinders no append. `compression="zstd"` stores batches
+        compressed where that saves an eighth; None takes what the client's options say, and "none" never compresses. It is this
+        writer's: the next one chooses for itself, and readers need not know. Needs `replog[zstd]`, for readers, too.
 
         A context manager that yields the log's writer. Raises `RecoveryUndecidedError`, `NotEnoughBookiesError` or
         `WriteQuorumError` (retry: when bookies are back), `TakeoverFailedError` (others keep taking over), `ConfigError`,
@@ -292,6 +298,7 @@ class Client:
         durability: str | None = None,
         ledgers: str | None = None,
         retention: Retention | None = None,
+        compression: str | None = None,
     ) -> Opening[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for

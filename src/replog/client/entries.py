@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 class EntryBatch:
     """Consecutive entries of a ledger, from `first_entry_id` to `last_entry_id`. Holds the bytes as they were stored:
-    `payloads` cuts them, `to_arrow` doesn't even do that."""
+    `payloads` cuts them, `to_arrow` doesn't even do that. What is compressed is expanded when it is first read."""
 
     __slots__ = ("_batches", "first_entry_id", "last_entry_id")
 
@@ -57,16 +57,19 @@ class EntryBatch:
     def ledger_bytes(self) -> int:
         """The payload bytes of the ledger up to the last of these entries. With a stride (E > Qw), or after a recovery that cut a
         group of batches, it includes some bytes of later entries."""
-        last = next(batch for batch in self._batches if batch.holds(self.last_entry_id))
+        last = next(batch for batch in self._plain() if batch.holds(self.last_entry_id))
         if last.stride > 1:
             return last.cumulative_length
         later = last.payloads()[self.last_entry_id - last.first_entry_id + 1 :]
         return last.cumulative_length - sum(map(len, later))
 
     def payloads(self) -> list[bytes]:
-        """The entries' bytes, in order. Raises `RemoteProtocolError` if their writer was broken."""
+        """The entries' bytes, in order. Raises `RemoteProtocolError` if their writer was broken, and
+        `CompressionUnavailableError`."""
         batch, count = self._batches[0], len(self)
         if len(self._batches) == 1 and batch.stride == 1:
+            if batch.is_compressed:
+                [batch] = self._plain()
             payloads, begin = batch.payloads(), self.first_entry_id - batch.first_entry_id
             # The common case: nothing is put in order, and seldom is anything cut.
             return payloads if len(payloads) == count else payloads[begin : begin + count]
@@ -77,7 +80,8 @@ class EntryBatch:
         return merged
 
     def to_arrow(self) -> Any:
-        """A pyarrow BinaryArray of the entries' bytes, without a copy if they are one stored batch. Needs `replog[arrow]`."""
+        """A pyarrow BinaryArray of the entries' bytes, without a copy if they are one stored batch without compression. Needs
+        `replog[arrow]`."""
         try:
             import pyarrow as arrow
         except ImportError as error:
@@ -101,13 +105,21 @@ class EntryBatch:
             return itertools.repeat(self._batches[0].timestamp_ns)
         return itertools.cycle([part.batch.timestamp_ns for part in self._parts()])
 
+    def _plain(self) -> tuple[Batch, ...]:
+        """The stored batches; those that were compressed are expanded once, and kept so."""
+        for batch in self._batches:
+            if batch.is_compressed:
+                self._batches = tuple(each.plain() for each in self._batches)
+                break
+        return self._batches
+
     def _parts(self) -> list[_Part]:
         """The part of each stored batch that belongs to these entries.
 
         The writer has dealt them out in turn (W1): the first entry is in the first part, the second in the second part, and after
         the last part the first one follows again."""
         parts = []
-        for batch in self._batches:
+        for batch in self._plain():
             begin = max(0, -((batch.first_entry_id - self.first_entry_id) // batch.stride))
             end = min(batch.count, (self.last_entry_id - batch.first_entry_id) // batch.stride + 1)
             if begin < end:

@@ -23,6 +23,7 @@ from replog.config import ClientOptions
 from replog.errors import ConfigError, LedgerNotFoundError, LedgerTrimmedError, MetastoreError, UnauthorizedError
 from replog.hookspecs import Event, LedgerRecovered, LedgerTakenOver
 from replog.protocol.batch import ENTRY_ID_MAX
+from replog.protocol.compression import COMPRESSIONS, Compressor, compressor_for
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.gaps import Gap
 from replog.protocol.model import Durability, Fragment, LedgerMetadata, LedgerState
@@ -72,14 +73,17 @@ class Ledgers:
         *,
         unbounded: bool = False,
         durability: str | None = None,
+        compression: str | None = None,
         rolls_fragments: bool = True,
     ) -> LedgerWriter:
         """Creates a ledger and starts its writer, of term 1 if it is unbounded. Its ensemble may name bookies that are away
-        (C7). Without `durability` it has that of the client's options. `before_creation` is called with its id before it exists.
+        (C7). `durability` and `compression` are those of the client's options if None. `before_creation` is called with its id
+        before it exists.
         An unbounded one begins new fragments by the options, with `rolls_fragments`: a log begins a new ledger instead. Raises
         `ConfigError` for invalid arguments; `NotEnoughBookiesError`, `MetastoreError`: then no ledger was created, or one that
         nobody knows."""
         check_creation(quorum, password, digest_type, custom, durability)
+        compressor = self._compressor(compression)
         ensemble, missing, shortfall = await self._ensembles.choose(quorum)
         ledger_id = await self.records.new_id()
         if before_creation is not None:
@@ -103,7 +107,7 @@ class Ledgers:
         version, is_only_request = await self.records.create(metadata)
         self.context.placing.unmet(ledger_id, shortfall)
         digest = Digest(digest_type, ledger_id, password)
-        machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing)
+        machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing, compressor=compressor)
         writer = self._start_writer(
             machine, key, self._completion(metadata, password), rolls_fragments=unbounded and rolls_fragments
         )
@@ -111,11 +115,18 @@ class Ledgers:
         return writer
 
     async def take_over(
-        self, ledger_id: int, password: bytes = b"", *, accept_loss: bool = False, rolls_fragments: bool = True
+        self,
+        ledger_id: int,
+        password: bytes = b"",
+        *,
+        accept_loss: bool = False,
+        compression: str | None = None,
+        rolls_fragments: bool = True,
     ) -> LedgerWriter:
         """Starts the writer of the next term of an unbounded ledger: fences the writer of the last one, and recovers what that
         has left (T2, R2-R12). As `Client.take_over_ledger`."""
         started = trio.current_time()
+        compressor = self._compressor(compression)
         metadata, version = await self.records.get(ledger_id)
         self.authorize(metadata, password)
         check_unbounded(metadata, "taken over")
@@ -127,12 +138,24 @@ class Ledgers:
         completion = self._completion(opened, password)
         if completion is not None:
             await completion.complete(opened, recovery.version)
-        machine = LedgerWriting(opened, recovery.version, digest, self.chance.token(), missing=recovery.missing)
+        machine = LedgerWriting(
+            opened,
+            recovery.version,
+            digest,
+            self.chance.token(),
+            missing=recovery.missing,
+            compressor=compressor,
+        )
         if completion is not None:
             machine.found_full(opened.last_fragment.first_entry_id)
         duration_s = trio.current_time() - started
         self.observe(LedgerTakenOver(ledger_id, opened.term, machine.last_add_confirmed, duration_s))
         return self._start_writer(machine, key, completion, rolls_fragments=rolls_fragments)
+
+    def _compressor(self, compression: str | None) -> Compressor | None:
+        """What compresses the batches of one writer, by its own wish or the client's options."""
+        check_compression(compression)
+        return compressor_for(self.options.compression if compression is None else compression)
 
     def _completion(self, metadata: LedgerMetadata, password: bytes) -> LedgerCompletion | None:
         """What brings the ledger to its full write quorum, if that is guaranteed (W8)."""
@@ -280,6 +303,12 @@ def check_creation(
     names = [each.value for each in Durability]
     if durability is not None and durability not in names:
         raise ConfigError(f"durability={durability!r}: there are {', '.join(map(repr, names))}")
+
+
+def check_compression(compression: object) -> None:
+    """Raises `ConfigError` for what is not a compression; None is that of the client's options."""
+    if compression is not None and compression not in COMPRESSIONS:
+        raise ConfigError(f"compression={compression!r}: there are {', '.join(map(repr, COMPRESSIONS))}")
 
 
 def check_custom(custom: object) -> None:

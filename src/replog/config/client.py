@@ -6,6 +6,7 @@ import attrs
 
 from replog.config.checks import Checked, at_least, one_of, option, positive
 from replog.protocol.batch import BATCH_BYTES_MAX
+from replog.protocol.compression import COMPRESSIONS
 from replog.protocol.model import Durability
 
 _MIB = 1 << 20
@@ -29,6 +30,11 @@ class ClientOptions(Checked):
     )
     batches_in_flight_max: int = option(
         4, "Batches sent and not confirmed; more entries gather into the next.", at_least(1)
+    )
+    compression: str = option(
+        "none",
+        "Of what this client writes. `zstd`: batches are compressed where that saves an eighth; needs `replog[zstd]`.",
+        one_of(*COMPRESSIONS),
     )
     add_timeout_s: float = option(5.0, "How long one bookie may take for an add before it is replaced (W6).", positive)
     durability: str = option(

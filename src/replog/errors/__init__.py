@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from replog.errors.base import (
     ClosedError,
+    CompressionUnavailableError,
     ConfigError,
     EndOfLogError,
     ForkedError,
@@ -116,6 +117,7 @@ __all__ = [
     "CommandFailedError",
     "CommandRefusedError",
     "CommandTimeoutError",
+    "CompressionUnavailableError",
     "ConfigError",
     "CursorError",
     "CursorLostError",

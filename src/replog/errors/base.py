@@ -19,6 +19,11 @@ class ConfigError(ReplogError):
     """An argument is invalid or impossible: a quorum, an option, a URL. Retry: no, correct it. Outcome: not written."""
 
 
+class CompressionUnavailableError(ConfigError):
+    """Compressed entries were to be written or read where the package for that is not installed. Retry: after installing
+    `replog[zstd]`. Outcome: not written; what cannot be read here is not lost."""
+
+
 class PluginNotFoundError(ConfigError):
     """No loaded plugin serves the URL's scheme. Retry: after installing it. Outcome: not written."""
 

@@ -67,7 +67,8 @@ class RecordBatch:
         return self._batch.payloads()
 
     def to_arrow(self) -> Any:
-        """A pyarrow BinaryArray of the records' bytes, without a copy if they are one stored batch. Needs `replog[arrow]`."""
+        """A pyarrow BinaryArray of the records' bytes, without a copy if they are one stored batch without compression. Needs
+        `replog[arrow]`."""
         return self._batch.to_arrow()
 
     def __iter__(self) -> Iterator[Record]:

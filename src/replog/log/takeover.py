@@ -9,7 +9,7 @@ from functools import partial
 import trio
 
 from replog.client.ledger_writer import LedgerWriter
-from replog.client.ledgers import Ledgers, check_creation
+from replog.client.ledgers import Ledgers, check_compression, check_creation
 from replog.config.client import LEDGER_KINDS, UNBOUNDED
 from replog.errors import ConfigError, NotEnoughBookiesError, TakeoverFailedError
 from replog.hookspecs import LogTakenOver
@@ -67,12 +67,14 @@ class _Candidates:
         create_writer: Callable[[int, bool], Awaitable[LedgerWriter]],
         restarted_by_s: float,
         password: bytes,
+        compression: str | None,
     ) -> None:
         self.writers: list[LedgerWriter] = []
         self._ledgers = ledgers
         self._create_writer = create_writer
         self._restarted_by_s = restarted_by_s
         self._password = password
+        self._compression = compression
 
     async def create(self, segment_number: int, *, is_unbounded: bool) -> int:
         """As `Writers.create`; waits for bookies that restart."""
@@ -82,7 +84,9 @@ class _Candidates:
 
     async def take_over(self, ledger_id: int) -> int:
         """As `Writers.take_over`."""
-        writer = await self._ledgers.take_over(ledger_id, self._password, rolls_fragments=False)
+        writer = await self._ledgers.take_over(
+            ledger_id, self._password, compression=self._compression, rolls_fragments=False
+        )
         # Whether a late request could create it again knows only who created it.
         writer.is_created_for_certain = False
         self.writers.append(writer)
@@ -100,6 +104,7 @@ async def take_over(
     custom: Mapping[str, str] | None = None,
     durability: str | None = None,
     ledgers_kind: str | None = None,
+    compression: str | None = None,
     *,
     yields: bool = False,
 ) -> LogWriter:
@@ -125,12 +130,13 @@ async def take_over(
             announce,
             unbounded=is_unbounded,
             durability=durability,
+            compression=compression,
             rolls_fragments=False,
         )
 
     # At most half of the time, so that the compare-and-set, and a second try after a conflict, have the rest.
     restart_s = min(_RESTART_S, ledgers.options.takeover_timeout_s / 2)
-    candidates = _Candidates(ledgers, create_writer, started + restart_s, password)
+    candidates = _Candidates(ledgers, create_writer, started + restart_s, password, compression)
     machine = _machine(name, ledgers, driver, ledgers_kind, yields=yields)
     writer: LedgerWriter | None = None
     try:
@@ -186,13 +192,14 @@ def taking_over(
     custom: Mapping[str, str] | None,
     durability: str | None,
     ledgers_kind: str | None,
+    compression: str | None,
 ) -> Callable[..., Awaitable[LogWriter]]:
     """`take_over` with these arguments. Raises `ConfigError` for invalid ones, before anything is done."""
     log_key_path(name)
     if ledgers_kind not in (None, *LEDGER_KINDS):
         raise ConfigError(f"ledgers={ledgers_kind!r}: the ledgers of a log are {' or '.join(map(repr, LEDGER_KINDS))}")
     check_creation(quorum, password, digest_type, custom, durability)
+    check_compression(compression)
     check_leader_custom(custom)
-    return partial(
-        take_over, name, ledgers, driver, nursery, quorum, password, digest_type, custom, durability, ledgers_kind
-    )
+    known = name, ledgers, driver, nursery
+    return partial(take_over, *known, quorum, password, digest_type, custom, durability, ledgers_kind, compression)

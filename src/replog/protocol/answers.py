@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from replog.errors import RemoteProtocolError
-from replog.protocol.batch import ENTRY_ID_MAX, Batch
+from replog.protocol.batch import ENTRY_ID_MAX, Batch, CompressedBatch
 from replog.protocol.holding import decode_holding
 from replog.protocol.messages import (
     DENIALS,
@@ -31,6 +31,7 @@ from replog.protocol.messages import (
 from replog.protocol.mutations import DELETED_TERM
 from replog.protocol.proofs import read_claim
 
+_BATCHES = (Batch, CompressedBatch)
 _REFUSALS = {Status.UNKNOWN, Status.UNAUTHORIZED, Status.BAD_REQUEST, Status.TOO_BUSY}
 _WRITE_REFUSALS = {*_REFUSALS, Status.FENCED, Status.READ_ONLY, Status.IN_DOUBT}
 _STATUSES: dict[type, set[Status]] = {
@@ -89,7 +90,7 @@ def _check_fields(response: Response) -> None:
         raise RemoteProtocolError(f"an answer of status {response.status!r} with {numbers!r}")
     if type(response.detail) is not str or type(response.proof) is not bytes:
         raise RemoteProtocolError("an answer whose detail is not text, or whose proof is not bytes")
-    if type(response.batches) is not tuple or any(type(batch) is not Batch for batch in response.batches):
+    if type(response.batches) is not tuple or any(type(batch) not in _BATCHES for batch in response.batches):
         raise RemoteProtocolError("an answer whose batches are not batches")
     if not -1 <= response.last_add_confirmed <= ENTRY_ID_MAX or not 0 <= response.fence_term <= DELETED_TERM:
         raise RemoteProtocolError(

@@ -15,6 +15,9 @@ verbatim ever after (W3), so every replica is byte-identical. Little-endian thro
 
 The ids of a batch are first, first + stride, ...: stride is E when entries stripe over more bookies than the write
 quorum (W1), else 1. Flags of the low byte may be ignored by a reader that doesn't know them; those of the high byte may not.
+
+With the flag 0x0100 offsets and payloads are one zstd frame, and the reserved field has how long they are without it. The code
+covers the bytes as they are stored: whoever copies or checks a batch never expands it (`replog.protocol.compression`).
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from __future__ import annotations
 import io
 import itertools
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 from replog.errors import PayloadTooLargeError, RemoteProtocolError
+from replog.protocol.compression import Compressor, expand
 from replog.protocol.digest import CODE_SIZES, Digest, DigestType, is_crc32c_sealed
 
 FORMAT = 1
@@ -35,7 +40,9 @@ ENTRY_BYTES_MAX = 16 << 20
 BATCH_BYTES_MAX = 32 << 20
 BATCH_COUNT_MAX = 1 << 20
 ENTRY_ID_MAX = (1 << 63) - 1
+COMPRESSED = 0x0100  # flag: offsets and payloads are one zstd frame
 _REQUIRED_FLAGS = 0xFF00
+_FLAGS_FIELD, _SIZE_FIELD, _PLAIN_SIZE_FIELD = 3, 4, 7  # of a header's fields
 _CACHED_COUNT_MAX = 4096  # of larger batches little is cached: it would keep much memory
 _RECENT_COUNT_MAX = 65_536  # up to this many, the offsets of the last shapes are: bulk loads repeat one
 _DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
@@ -47,6 +54,8 @@ class Batch:
     `decode` has checked every header field against the bytes' length, but not yet the authentication code:
     ask `verify`, or on a bookie `check_damage`.
     """
+
+    is_compressed = False  # its offsets and payloads are one zstd frame
 
     __slots__ = (
         "count",
@@ -99,6 +108,10 @@ class Batch:
     def __repr__(self) -> str:
         return f"<batch {self.ledger_id}/{self.first_entry_id}..{self.last_entry_id}/{self.stride} stamp {self.stamp}>"
 
+    def plain(self) -> Batch:
+        """The same entries without compression."""
+        return self
+
     @property
     def entry_ids(self) -> range:
         """The ids of the entries held."""
@@ -145,6 +158,35 @@ class Batch:
         if offsets[0] != 0 or offsets[-1] != length or sorted(offsets) != offsets:
             raise RemoteProtocolError(f"{self!r}: its offsets are out of order or leave the payloads")
         return offsets
+
+
+class CompressedBatch(Batch):
+    """A batch whose offsets and payloads are one zstd frame. It is expanded each time that its entries are read: a reader that
+    has verified it and reads it twice keeps `plain`."""
+
+    __slots__ = ()
+    is_compressed = True
+
+    def plain(self) -> Batch:
+        """The same entries without compression. The code at its end is not that of the new bytes: it goes nowhere.
+
+        Raises `RemoteProtocolError` if the writer was broken or hostile, `CompressionUnavailableError`."""
+        data = self.data
+        fields = list(HEADER.unpack_from(data))
+        code_at, size_bytes = len(data) - CODE_SIZES[self.digest_type], fields[_PLAIN_SIZE_FIELD]
+        body = expand(memoryview(data)[HEADER.size : code_at], size_bytes)
+        fields[_FLAGS_FIELD] &= ~COMPRESSED
+        fields[_SIZE_FIELD] += size_bytes - (code_at - HEADER.size)
+        fields[_PLAIN_SIZE_FIELD] = 0
+        return decode_stored(b"".join((HEADER.pack(*fields), body, data[code_at:])))
+
+    def payloads(self) -> list[bytes]:
+        """As `Batch.payloads`, and raises as `plain` does."""
+        return self.plain().payloads()
+
+    def arrow_buffers(self) -> tuple[memoryview, memoryview]:
+        """As `Batch.arrow_buffers`, of a copy, and raises as `plain` does."""
+        return self.plain().arrow_buffers()
 
 
 def _no_list(payloads: object) -> TypeError:
@@ -233,6 +275,32 @@ def build(
     return batch
 
 
+def builder(compressor: Compressor | None) -> Callable[..., Batch]:
+    """What builds the batches of one writer: `build`, or the same with compression where that saves enough."""
+    if compressor is None:
+        return build
+
+    def build_compressed(digest: Digest, **fields: Any) -> Batch:
+        return _compress(build(digest, **fields), digest, compressor)
+
+    return build_compressed
+
+
+def _compress(batch: Batch, digest: Digest, compressor: Compressor) -> Batch:
+    code_at = len(batch.data) - digest.code_size
+    body = memoryview(batch.data)[HEADER.size : code_at]
+    frame = compressor.compress(body)
+    if frame is None:
+        return batch
+    fields = list(HEADER.unpack_from(batch.data))
+    fields[_FLAGS_FIELD] |= COMPRESSED
+    fields[_SIZE_FIELD] += len(frame) - len(body)
+    fields[_PLAIN_SIZE_FIELD] = len(body)
+    compressed = decode_stored(_seal(digest, (HEADER.pack(*fields), frame)))
+    compressed.is_sealed = batch.is_sealed
+    return compressed
+
+
 def _seal(digest: Digest, covered: Sequence[bytes]) -> bytes:
     """The header and the body in one piece, and their code behind them, with one copy: `BytesIO` changes, and then gives
     away, the bytes that nobody else has."""
@@ -265,7 +333,7 @@ def decode(data: bytes) -> Batch:
         size,
         count,
         stride,
-        _,
+        plain_bytes,
         ledger_id,
         first,
         confirmed,
@@ -278,25 +346,37 @@ def decode(data: bytes) -> Batch:
     if version != FORMAT:
         raise RemoteProtocolError(f"a batch of format {version}: this replog reads format {FORMAT}, upgrade it")
     digest_type = _DIGEST_TYPES.get(digest_number)
+    kind, whole = Batch, size
     if digest_type is None or flags & _REQUIRED_FLAGS:
-        raise RemoteProtocolError(
-            f"a batch with digest type {digest_number}, flags {flags:#x}: unknown, upgrade replog"
-        )
+        if digest_type is None or flags & _REQUIRED_FLAGS != COMPRESSED:
+            raise RemoteProtocolError(
+                f"a batch with digest type {digest_number}, flags {flags:#x}: unknown, upgrade replog"
+            )
+        kind, whole = CompressedBatch, HEADER.size + plain_bytes + CODE_SIZES[digest_type]
+        if whole > BATCH_BYTES_MAX or size <= whole - plain_bytes:
+            raise RemoteProtocolError(
+                f"a compressed batch that claims {whole} bytes in {size}; the limit is {BATCH_BYTES_MAX}"
+            )
     if size != len(data) or size > BATCH_BYTES_MAX:
         raise RemoteProtocolError(f"a batch that claims {size} bytes in {len(data)}; the limit is {BATCH_BYTES_MAX}")
-    if not 1 <= count <= BATCH_COUNT_MAX or HEADER.size + 4 * (count + 1) + CODE_SIZES[digest_type] > size:
+    if not 1 <= count <= BATCH_COUNT_MAX or HEADER.size + 4 * (count + 1) + CODE_SIZES[digest_type] > whole:
         raise RemoteProtocolError(f"a batch of {count} entries in {size} bytes")
     # Checked here once, so that nobody behind computes with ids that no writer could have given out.
     if ledger_id < 0 or first < 0 or stride < 1 or first + (count - 1) * stride > ENTRY_ID_MAX:
         raise RemoteProtocolError(f"a batch of ledger {ledger_id}, entry {first}, stride {stride}: out of range")
     if not -1 <= confirmed < first or stamp < 1:
         raise RemoteProtocolError(f"a batch of entry {first} with last add confirmed {confirmed}, stamp {stamp}")
-    return Batch(data, digest_type, count, stride, ledger_id, first, confirmed, stamp, time_ns, length)
+    return kind(data, digest_type, count, stride, ledger_id, first, confirmed, stamp, time_ns, length)
 
 
 def decode_stored(data: bytes) -> Batch:
     """As `decode`, of bytes that are proven to be what was once stored as a batch: nothing is checked again."""
-    _, _, digest, _, _, count, stride, _, ledger_id, first, confirmed, stamp, time_ns, length = HEADER.unpack_from(data)
+    _, _, digest, flags, _, count, stride, _, ledger_id, first, confirmed, stamp, time_ns, length = HEADER.unpack_from(
+        data
+    )
+    if flags:
+        kind = CompressedBatch if flags & COMPRESSED else Batch
+        return kind(data, _DIGEST_TYPES[digest], count, stride, ledger_id, first, confirmed, stamp, time_ns, length)
     return Batch(data, _DIGEST_TYPES[digest], count, stride, ledger_id, first, confirmed, stamp, time_ns, length)
 
 

@@ -20,11 +20,13 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from replog.errors import FencedError, LedgerClosedError, LedgerDeletedError, ReplogError
 from replog.protocol import batch as batches
 from replog.protocol import undecided
 from replog.protocol.batch import Batch
+from replog.protocol.compression import Compressor
 from replog.protocol.contents import Confirmed as ConfirmedContents
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Confirmed, Failed, Finished, SendAdd, SendLastAddConfirmed
@@ -86,7 +88,16 @@ class LedgerWriting(LedgerMachine):
     `missing` has the indices whose bookies were away then, as a bit mask: they count as failed from the start, until
     `bookies_changed` (C7)."""
 
-    def __init__(self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str, *, missing: int = 0) -> None:
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        digest: Digest,
+        nonce: str,
+        *,
+        missing: int = 0,
+        compressor: Compressor | None = None,
+    ) -> None:
         assert metadata.state is LedgerState.OPEN, "only an open ledger is written to"
         assert metadata.last_fragment.term == metadata.open_term == metadata.term, (
             "only the owner of its term writes (T2)"
@@ -98,7 +109,7 @@ class LedgerWriting(LedgerMachine):
         self.last_add_confirmed = first - 1
         self.length = 0
         self._digest = digest
-        self._stamp = metadata.last_fragment.term  # each of this writer's fragments has it
+        self._build = partial(batches.builder(compressor), digest, stamp=self._stamp)
         self._members = Members(metadata.last_fragment.ensemble, missing)
         self._write_masks = [self.quorum.write_mask(rotation) for rotation in range(self.quorum.ensemble)]
         self._write_sets = [self.quorum.write_set(rotation) for rotation in range(self.quorum.ensemble)]
@@ -111,6 +122,11 @@ class LedgerWriting(LedgerMachine):
         self._contents = ConfirmedContents()
 
     # -- what the shell asks ------------------------------------------------------------------------------------
+
+    @property
+    def _stamp(self) -> int:
+        """The term of this writer: each of its fragments has it."""
+        return self.metadata.last_fragment.term
 
     @property
     def unconfirmed(self) -> range:
@@ -149,14 +165,12 @@ class LedgerWriting(LedgerMachine):
         stride = self.quorum.stride
         pending = []
         for rotation in range(min(stride, len(payloads))):
-            batch = batches.build(
-                self._digest,
+            batch = self._build(
                 ledger_id=self.metadata.ledger_id,
                 first_entry_id=first + rotation,
                 stride=stride,
                 payloads=payloads if stride == 1 else payloads[rotation::stride],
                 last_add_confirmed=self.last_add_confirmed,
-                stamp=self._stamp,
                 timestamp_ns=timestamp_ns,
                 cumulative_length=self.length,
             )
