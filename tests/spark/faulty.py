@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.types import StructType
 
 from replog.spark import ReplogDataSource
-from replog.spark.writing import BatchWriter, JobWriter, WrittenPartition
+from replog.spark.stream_writing import BatchWriter
+from replog.spark.writing import JobWriter, WrittenPartition
 
 FIRST_ATTEMPT_FAILS = "first attempt fails"  # when it has written all, and closed its ledger
 FIRST_ATTEMPT_KILLED = "first attempt killed"  # SIGKILL, amid its rows

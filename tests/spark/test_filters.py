@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import datasource as spark
 
-from replog.spark.filters import Narrowing, narrowing
+from replog.spark.filters import narrowing
+from replog.spark.narrowing import Narrowing
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 NOON_NS = int(NOON.timestamp()) * 1_000_000_000

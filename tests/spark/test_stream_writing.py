@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,11 @@ import pytest
 
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask, ledgers_of, listed_ids, rows_of
-from tests.spark.queries import Query, put, rows
+from tests.spark.queries import ENDING_S, Query, put, restarted, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,3 +88,36 @@ def test_a_killed_driver_is_followed_by_another_one(
     query.run()
     assert rows_of(spark_bookies.metastore, spark_log) == rows(1, 2, 3)
     assert query.committed_batches() == [0, 1, 2]
+
+
+@pytest.mark.long(is_sampled=False)
+def test_modes_that_a_log_does_not_have_are_refused(
+    spark: SparkSession, spark_bookies: Bookies, spark_log: str, tmp_path: Path
+) -> None:
+    """Update by Spark, complete by the format; what they are for is written from foreachBatch, each batch once."""
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import DataFrame
+
+    options = {"metastore": spark_bookies.metastore, "log": spark_log, "values": "json"}
+    put(tmp_path / "files", 1)
+    counts = spark.readStream.text(str(tmp_path / "files")).groupBy("value").count()
+
+    def run(mode: str, write: Callable[[DataStreamWriter], DataStreamWriter]) -> None:
+        writer = counts.writeStream.outputMode(mode).trigger(availableNow=True)
+        query = write(writer.option("checkpointLocation", str(tmp_path / mode))).start()
+        assert query.awaitTermination(ENDING_S)
+
+    refused = {"update": "replog does not support Update mode", "complete": r'write \.outputMode\("append"\)'}
+    for mode, told in refused.items():
+        with pytest.raises(StreamingQueryException, match=told):
+            restarted(lambda mode=mode: run(mode, lambda writer: writer.format("replog").options(**options)))  # type: ignore[misc]
+    assert rows_of(spark_bookies.metastore, spark_log) == []
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        for _ in range(2):  # as after a failure
+            batch.orderBy("value").write.format("replog").mode("append").options(
+                **options, txnId="counts", txnVersion=batch_id
+            ).save()
+
+    restarted(lambda: run("update", lambda writer: writer.foreachBatch(write)))
+    assert rows_of(spark_bookies.metastore, spark_log) == [b'{"value":"1-%d","count":1}' % row for row in range(3)]

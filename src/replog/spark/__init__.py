@@ -9,7 +9,9 @@ from replog.errors import ConfigError
 try:
     import pyspark.sql.datasource  # noqa: F401 - this package needs it
 except ImportError as error:
-    raise ConfigError("replog.spark needs pyspark 4.2 or newer: pip install 'replog[spark]'") from error
+    raise ConfigError(
+        "replog.spark needs pyspark 4.0 or newer, 4.2 for streams: pip install 'replog[spark]'"
+    ) from error
 
 from replog.spark.arrow_jobs import abort_arrow, commit_arrow, write_arrow
 from replog.spark.jobs import job

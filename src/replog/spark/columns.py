@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as arrow
 import pyarrow.compute
 from pyspark.sql import types as spark_types
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from replog.client.entries import EntryBatch
 from replog.errors import ConfigError, SchemaMismatchError
-from replog.spark.values import ValueDecoder, ValueSchema
+from replog.spark.values import ValueDecoder, ValueSchema, arrow_schema_of
 
 _LOG = spark_types.StructField("log", spark_types.StringType())
 _PLACES = StructType(
@@ -84,7 +83,7 @@ class Columns:
 
     def __init__(self, wanted: StructType, values: ValueSchema | None) -> None:
         # With the time zone of the session, as a usual conversion has it, Spark would refuse the batches.
-        self._schema = to_arrow_schema(wanted, timezone="UTC")  # Spark compares it with what comes, to the letter
+        self._schema = arrow_schema_of(wanted)  # Spark compares it with what comes, to the letter
         self._decoder = None if values is None else ValueDecoder(values)
 
     def record_batches(self, log: str, segment: int, batches: Sequence[EntryBatch]) -> Iterator[arrow.RecordBatch]:

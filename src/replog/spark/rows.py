@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from replog import Client, LedgerReader
@@ -28,13 +28,14 @@ from replog.protocol.model import Position
 from replog.spark.clients import WorkerClient, worker_client
 from replog.spark.columns import Columns, check_schema, places_of, schema_of_rows
 from replog.spark.extents import CLOSING_S, Extent, Measured, Survey, each_at_once, partitioned
-from replog.spark.filters import Narrowing, narrowing
+from replog.spark.narrowing import Narrowing
 from replog.spark.read_options import ReadOptions
 from replog.spark.selection import check_values, heads_of, values_of
 from replog.spark.values import ValueFormat, ValueSchema
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+    from pyspark.sql.datasource import Filter
 
 _RECORD_BATCH_BYTES = 2 << 20
 _LEDGERS_AT_ONCE = 16  # that a task reads: with a record batch of each it holds 32 MiB at most
@@ -295,6 +296,9 @@ class FilteringReader(LogBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Keeps the filters that narrow the reading. Spark still applies all of them."""
+        # Only Spark has filters, and only from 4.1 on.
+        from replog.spark.filters import narrowing
+
         self._narrowing = self._narrowing.both(narrowing(filters, places_of(self._values)))
         return filters
 

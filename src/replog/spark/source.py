@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
+from importlib.util import find_spec
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -16,6 +18,15 @@ from pyspark.sql.types import StructType
 from replog.errors import ConfigError
 from replog.spark.options import SparkOptions
 from replog.spark.read_options import ReadOptions
+
+
+def _need_streams() -> None:
+    """Raises `ConfigError` where Spark has no streams that this format could serve: they need limits for sources (4.2)."""
+    if find_spec("pyspark.sql.streaming.datasource") is None:
+        raise ConfigError(
+            f"streams of format replog need PySpark 4.2 or newer, and this is {pyspark.__version__}; spark.read, df.write and "
+            "replog.spark.job work with it"
+        )
 
 
 class ReplogDataSource(DataSource):
@@ -52,6 +63,7 @@ class ReplogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a streaming query. Raises as `reader` does."""
+        _need_streams()
         from replog.spark.streaming import LogStreamReader
 
         return LogStreamReader(ReadOptions.parse(self.options), schema)
@@ -71,8 +83,12 @@ class ReplogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Of a streaming query; Spark makes one for each of its batches. Raises `ConfigError` as `writer` does."""
-        from replog.spark.writing import BatchWriter
+        _need_streams()
+        from replog.spark.stream_writing import BatchWriter
 
         if overwrite:
-            raise ConfigError('a log is only appended to: write .outputMode("append"), not "complete"')
+            raise ConfigError(
+                'a log is only appended to, and outputMode("complete") would replace its rows with each batch: write '
+                '.outputMode("append"), or in foreachBatch what each batch is to add'
+            )
         return BatchWriter(self._parsed, schema)

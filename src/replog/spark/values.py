@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import enum
+import inspect
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -137,7 +138,7 @@ class ValueSchema:
     @cached_property
     def arrow_schema(self) -> arrow.Schema:
         """The same as Arrow has it, with timestamps in UTC: that of batches that are decoded."""
-        return to_arrow_schema(self.schema, timezone="UTC")
+        return arrow_schema_of(self.schema)
 
     def custom(self) -> dict[str, str]:
         """The custom metadata for the log. A log that has some must have the same; others get it: so jobs that create a log at
@@ -208,6 +209,12 @@ def _added_key(number: int) -> str:
 
 def _parsed(schema_json: str) -> StructType:
     return StructType.fromJson(json.loads(schema_json))
+
+
+def arrow_schema_of(schema: StructType) -> arrow.Schema:
+    """The same as Arrow has it, with timestamps in UTC. Before 4.2 Spark had them so without being told."""
+    in_utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **in_utc)
 
 
 def check_binary(log_name: str, metadata: LogMetadata) -> None:

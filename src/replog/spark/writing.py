@@ -1,4 +1,4 @@
-"""Writing to logs from Spark: the two writers that Spark asks for, and what they do in each task.
+"""Writing to logs from Spark: the writer of a batch job, and what writers do in each task.
 
 Rules:
 - Each attempt at a partition writes a ledger of its own, and closes it. No log names that ledger until the driver's commit
@@ -23,13 +23,13 @@ from uuid import uuid4
 import attrs
 import trio
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import replog
 from replog.errors import AddTimeoutError, ConfigError, MetastoreError, NotEnoughBookiesError, ReplogError
 from replog.runtime.nursery import open_service_nursery
-from replog.spark.committing import Job, abort_job, begin_job, commit_job, streamed_transaction
+from replog.spark.committing import Job, abort_job, begin_job, commit_job
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
 
@@ -106,7 +106,7 @@ class JobWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: makes all rows visible. Raises `ReplogError`; then all of them are or none is, and saving again is
         safe with a `txn_id`."""
-        written = _written(messages)
+        written = written_in_order(messages)
         transaction = self._options.transaction()
         outputs = outputs_of(written)
         is_begun = self._options.merge_bytes > 0
@@ -118,41 +118,7 @@ class JobWriter(DataSourceArrowWriter):
         abort_job(self._options, self._job)
 
 
-class BatchWriter(DataSourceStreamArrowWriter):
-    """Writes one batch of a streaming query. Spark makes one for the tasks of a batch, and others to commit or abort it."""
-
-    def __init__(self, options: SparkOptions, schema: StructType) -> None:
-        # Each batch would have the same transaction, and only the first one would ever be written.
-        if options.txn_id is not None:
-            raise ConfigError(
-                "txn_id is for batch jobs: a streaming query is distinguished from others by its checkpoint"
-            )
-        self._options = options
-        self._values = ValueSchema.of_rows(ValueFormat(options.values), schema)
-        self._run = str(uuid4())
-
-    def write(self, iterator: Iterator[RecordBatch]) -> WrittenPartition:
-        """In a task: writes a ledger. Raises as `JobWriter.write` does."""
-        attempt = Attempt.current(self._options.log, self._run)
-        return write_partition(self._options, self._values, attempt, iterator, self._options.merge_bytes)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: makes the batch's rows visible, if this query has not written this batch or a later one before."""
-        written = _written(messages)
-        if written:
-            first = written[0]
-            transaction = streamed_transaction(first.query_id, batchId)
-            job = Job(first.job, (), transaction, outputs=outputs_of(written))
-            commit_job(self._options, self._values, job)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: gives up this try at the batch, unless its rows are visible after all. If no task has sent a
-        message, the name of the try is unknown: then a later sweep deletes its ledgers."""
-        for job in {each.job for each in messages if isinstance(each, WrittenPartition)}:
-            abort_job(self._options, job)
-
-
-def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenPartition]:
+def written_in_order(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenPartition]:
     """In the order of the partitions. Raises `ConfigError` for what can't be committed."""
     written = [each for each in messages if isinstance(each, WrittenPartition)]
     # Spark passes None for a task that it has lost: to commit the others would leave rows out.
