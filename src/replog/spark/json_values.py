@@ -18,7 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pyarrow as arrow
+import pyarrow.compute as compute
 from pyarrow import types
+
+from replog.spark.json_columns import ColumnReader, is_readable, texts_of
 
 Convert = Callable[[Any], Any]  # of a value that is not null
 
@@ -41,15 +44,25 @@ class JsonWriter:
 
     def payloads(self, batch: arrow.RecordBatch) -> list[bytes]:
         """One for each row. Raises `MalformedError`, with the column, for what cannot be written."""
-        columns = []
+        pieces: list[Any] = []
         for name, convert, column in zip(self._names, self._converts, batch.columns, strict=True):
-            try:
-                columns.append([None if each is None else convert(each) for each in column.to_pylist()])
-            except (ValueError, OverflowError) as error:
-                raise MalformedError(f"column {name!r}: {error}") from error
-        # One encoder for all rows: `json.dumps` with such settings makes a new one each time.
-        encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-        return [encode(dict(zip(self._names, row, strict=True))).encode() for row in zip(*columns, strict=True)]
+            texts = texts_of(column)
+            if texts is None:
+                try:
+                    texts = _texts_by_value(column, convert)
+                except (ValueError, OverflowError) as error:
+                    raise MalformedError(f"column {name!r}: {error}") from error
+            before = f"{',' if pieces else '{'}{json.dumps(name, ensure_ascii=False)}:"
+            pieces += [before, compute.fill_null(texts, "null")]
+        rows = compute.binary_join_element_wise(*pieces, "}", "")
+        return cast("list[bytes]", rows.cast(arrow.binary()).to_pylist())
+
+
+def _texts_by_value(column: arrow.Array, convert: Convert) -> arrow.Array:
+    # One encoder for all rows: `json.dumps` with such settings makes a new one each time.
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+    texts = [None if each is None else encode(convert(each)) for each in column.to_pylist()]
+    return arrow.array(texts, arrow.string())
 
 
 def _writer_of(of_type: arrow.DataType) -> Convert:
@@ -106,9 +119,14 @@ class JsonReader:
     def __init__(self, schema: arrow.Schema) -> None:
         self._schema = schema
         self._columns = [(field.name, _reader_of(field.type)) for field in schema]
+        self._fast = ColumnReader(schema) if is_readable(schema) else None
 
-    def batch(self, payloads: Sequence[bytes], named: Callable[[int], str]) -> arrow.RecordBatch:
+    def batch(self, payloads: arrow.BinaryArray, named: Callable[[int], str]) -> arrow.RecordBatch:
         """One row for each payload. `named` says which entry a payload is, in a `MalformedError`."""
+        found = None if self._fast is None else self._fast.batch(payloads)
+        return self._by_value(payloads.to_pylist(), named) if found is None else found
+
+    def _by_value(self, payloads: Sequence[bytes], named: Callable[[int], str]) -> arrow.RecordBatch:
         columns: list[list[Any]] = [[] for _ in self._columns]
         for place, payload in enumerate(payloads):
             found = _loads(payload, lambda: named(place))  # noqa: B023 - called at once
@@ -122,7 +140,7 @@ class JsonReader:
         for values, field in zip(columns, self._schema, strict=True):
             try:
                 arrays.append(arrow.array(values, field.type))
-            except (arrow.ArrowException, OverflowError) as error:
+            except (arrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
                 where = f"{named(0)} to {named(len(payloads) - 1)}" if len(payloads) > 1 else named(0)
                 raise MalformedError(f"column {field.name!r} of {where}: {error}") from error
         return arrow.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -331,7 +331,7 @@ class ValueDecoder:
             return
         try:
             if self._json is not None:
-                yield DecodedRows(self._json.batch(payloads.to_pylist(), named), 0, False)
+                yield DecodedRows(self._json.batch(payloads, named), 0, False)
                 return
             for place, payload in enumerate(payloads):
                 for batch in self._stream(payload.as_buffer(), named(place)):
