@@ -126,7 +126,10 @@ class Stub:
         returned = known.get(returned, returned.replace("Batches[", f"{iterator}["))
         verb.returns = ast.parse(returned, mode="eval").body
         if verb.name == "extend":  # any iterable: it is read before the call waits
-            verb.args.args[1].annotation = ast.parse("Iterable[bytes]", mode="eval").body
+            given = verb.args.args[1].annotation
+            assert given is not None
+            wider = ast.unparse(given).replace("Sequence", "Iterable")
+            verb.args.args[1].annotation = ast.parse(wider, mode="eval").body
         docstring = ast.get_docstring(verb, clean=False)
         verb.body = [ast.Expr(ast.Constant(docstring if docstring is not None else ...))]
         return verb

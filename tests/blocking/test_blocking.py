@@ -86,6 +86,23 @@ def test_a_log_is_written_read_rolled_trimmed_and_deleted(client: replog.blockin
         client.log_metadata("log")
 
 
+def test_keys_and_headers_are_written_and_read(client: replog.blocking.Client) -> None:
+    with client.write_log("log") as log:
+        log.append(b"one", key=b"k", headers={"a": b"1"})
+        log.push_nowait(None, key=b"k")
+        log.push(b"three", headers={"b": b""})
+        log.extend((data for data in [b"four", b"five"]), keys=[b"k", None])
+    with client.read_log("log") as reader:
+        found = [(each.data, each.key, dict(each.headers), each.is_tombstone) for each in reader]
+    assert found == [
+        (b"one", b"k", {"a": b"1"}, False),
+        (b"", b"k", {}, True),
+        (b"three", None, {"b": b""}, False),
+        (b"four", b"k", {}, False),
+        (b"five", None, {}, False),
+    ]
+
+
 def test_jobs_hand_in_ledgers_and_are_swept(client: replog.blocking.Client) -> None:
     def written(job: str) -> int:
         with client.create_ledger(custom={"log": "log", "job": job}) as writer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
@@ -11,7 +10,13 @@ from hypothesis import strategies as st
 
 from replog.cli import entries
 from replog.cli.entries import Delimited, Form, InputError, Prefixed, Whole, form_of, shown
+from replog.client.entries import EntryBatch
 from replog.errors import ConfigError
+from replog.log.record_batches import RecordBatch
+from replog.protocol.batch import build
+from replog.protocol.digest import Digest, DigestType
+from replog.protocol.effects import Delivered
+from replog.protocol.envelope import EntryId, pack
 
 BYTES = st.lists(st.binary(max_size=20), max_size=20)
 
@@ -106,15 +111,37 @@ def test_contradicting_forms_are_refused(arguments: tuple[str | None, bool, bool
         form_of(*arguments)
 
 
+def batch_of(entry_id: int, payload: bytes, timestamp_ns: int) -> RecordBatch:
+    stored = build(
+        Digest(DigestType.CRC32C, 7, b""),
+        ledger_id=7,
+        first_entry_id=entry_id,
+        stride=1,
+        payloads=[payload],
+        last_add_confirmed=-1,
+        stamp=1,
+        timestamp_ns=timestamp_ns,
+        cumulative_length=1,
+    )
+    return RecordBatch(1, EntryBatch(Delivered(entry_id, entry_id, (stored,))))
+
+
 def test_json_has_every_field() -> None:
     for null, positions in ((True, False), (False, True)):
         with pytest.raises(ConfigError, match="--json includes everything"):
             shown(None, null, False, positions=positions, for_programs=True)
     how = shown(None, False, False, for_programs=True)
-    times_ns = (1_500_000_000_123_456_789 + each for each in itertools.count())
-    text, raw, odd = how.encode(
-        "record", "position", ["1:0", "1:1", "1:2"], ["é\n".encode(), b"\xff", b""], times_ns
-    ).splitlines()
+    payloads = [
+        "é\n".encode(),
+        b"\xff",
+        b"",
+        pack(None, key=b"\xff", headers={"a": b"1", "b": b"\xff"}, id=EntryId("me", 7)),
+    ]
+    texts = [
+        how.encode("record", "position", [f"1:{at}"], batch_of(at, payload, 1_500_000_000_123_456_789 + at), 1)
+        for at, payload in enumerate(payloads)
+    ]
+    text, raw, odd, enveloped = texts
     assert json.loads(text) == {
         "kind": "record",
         "position": "1:0",
@@ -126,6 +153,17 @@ def test_json_has_every_field() -> None:
     }
     assert (json.loads(raw)["data"], json.loads(raw)["data_base64"]) == (None, "/w==")
     assert (json.loads(odd)["data"], json.loads(odd)["timestamp_ns"]) == ("", 1_500_000_000_123_456_791)
+    assert json.loads(enveloped) == {
+        **json.loads(odd),
+        "position": "1:3",
+        "timestamp_ns": 1_500_000_000_123_456_792,
+        "key": None,
+        "key_base64": "/w==",
+        "headers": {"a": "1", "b": None},
+        "headers_base64": {"a": None, "b": "/w=="},
+        "is_tombstone": True,
+        "id": ["me", 7],
+    }
 
 
 @pytest.mark.parametrize("timestamp_ns", [-1, 0, (1 << 63) - 1, -(1 << 63)])

@@ -210,6 +210,23 @@ def test_any_bytes_are_read_back(replog_log: Run, tmp_path: Path) -> None:
     assert entries_of(tmp_path / "wal", "copy") == payloads
 
 
+def test_keys_and_headers_are_appended_and_shown(replog_log: Run) -> None:
+    keyed = ["--key", "k", "--header", "a=1", "--header", "b=x=y"]
+    assert replog_log("append", "log", "one", "two", *keyed)[0] == 0
+    assert replog_log("append", "log", "plain")[0] == 0
+    assert replog_log("read", "log")[1] == "one\ntwo\nplain\n"
+    assert replog_log("read", "log", "--keys", "--positions")[1] == "1:0\tk\tone\n1:1\tk\ttwo\n2:0\t\tplain\n"
+    assert replog_log("tail", "log", "-n", "2", "--keys")[1] == "k\ttwo\n\tplain\n"
+    first, _, plain = lines_of(replog_log("read", "log", "--json")[1])
+    assert (first["key"], first["headers"], first["data"]) == ("k", {"a": "1", "b": "x=y"}, "one")
+    assert (first["key_base64"], first["headers_base64"]) == (None, {"a": None, "b": None})
+    assert "key" not in plain
+    for invalid in (["--header", "a"], ["--header", "a=1", "--header", "a=2"]):
+        assert replog_log("append", "log", "no", *invalid)[0] == 2
+    assert replog_log("read", "log", "--keys", "--length-prefixed")[0] == 2
+    assert replog_log("read", "log", "--keys", "--json")[0] == 2
+
+
 def test_the_last_entries_are_found_without_reading_the_rest(
     replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

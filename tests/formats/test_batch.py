@@ -16,6 +16,7 @@ import pytest
 
 from replog.protocol.batch import build, check_damage, decode
 from replog.protocol.digest import Digest, DigestType
+from replog.protocol.envelope import EntryId, pack
 
 if sys.version_info >= (3, 14):
     from compression.zstd import decompress
@@ -40,6 +41,7 @@ class Golden:
     stamp: int = 1
     timestamp_ns: int = 1_700_000_000_123_456_789
     cumulative_length: int = 112
+    flags: int = 0
 
     @property
     def data(self) -> bytes:
@@ -77,6 +79,17 @@ GOLDEN = [
         last_add_confirmed=9,
         stamp=4,
         cumulative_length=46,
+    ),
+    Golden(
+        "envelopes",
+        DigestType.CRC32C,
+        (
+            pack(b"value", key=b"k"),
+            pack(b"", headers={"a": b"1", "é": b""}),
+            pack(None, key=b"k"),
+            pack(b"x", id=EntryId("me", 258), key=b"", headers={"b": b"2"}),
+        ),
+        flags=0x0200,
     ),
 ]
 COMPRESSED = Golden(
@@ -126,7 +139,7 @@ def test_the_bytes_are_as_the_page_describes_them(golden: Golden) -> None:
         b"rlog",
         1,
         {DigestType.CRC32C: 1, DigestType.HMAC_SHA256: 2}[golden.digest_type],
-        0,
+        golden.flags,
         len(data),
         count,
         golden.stride,

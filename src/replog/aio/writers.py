@@ -7,7 +7,7 @@ both loops.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from replog.client.ledger_writer import LedgerWriter as TrioLedgerWriter
 from replog.errors import WouldBlockError
 from replog.log.log_writer import LogWriter as TrioLogWriter
 from replog.protocol.batch import Payloads
+from replog.protocol.envelope import pack, pack_each
 from replog.runtime.faces import without_trio
 
 
@@ -85,3 +86,27 @@ class LedgerWriter(_Writer):
 @FACES.face_of(TrioLogWriter)
 class LogWriter(_Writer):
     """The one writer of a log, until somebody else takes over, for any number of tasks. Made by `Client.write_log`."""
+
+    async def append(
+        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> Any:
+        return await super().append(pack(data, key=key, headers=headers))
+
+    async def push(
+        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> Any:
+        return await super().push(pack(data, key=key, headers=headers))
+
+    def push_nowait(
+        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> Any:
+        return super().push_nowait(pack(data, key=key, headers=headers))
+
+    async def extend(
+        self,
+        data: Iterable[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+    ) -> Sequence[Any]:
+        return await super().extend(pack_each(data, keys, headers))

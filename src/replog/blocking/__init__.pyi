@@ -522,20 +522,34 @@ class LogWriter:
         """Payload bytes that were pushed and are not confirmed."""
     def statistics(self) -> dict[str, float]:
         """Counters and gauges: those of the current ledger's writer, and of rolling."""
-    def append(self, data: bytes) -> Position:
-        """Appends an entry, and returns its position once it is confirmed: it survives from then on.
+    def append(
+        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> Position:
+        """Appends an entry, and returns its position once it is confirmed: it survives from then on. With a key, `data` may be
+        None: a tombstone, which says that the key has no value any more.
 
         Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
         was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
         outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell its position."""
-    def extend(self, data: Iterable[bytes]) -> Positions:
-        """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
+    def extend(
+        self,
+        data: Iterable[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+    ) -> Positions:
+        """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed. `keys` and
+        `headers` have one for each entry.
         Raises as `append` does: then each of them has an unknown outcome, unless one was invalid (nothing written)."""
-    def push_nowait(self, data: bytes) -> Position:
+    def push_nowait(
+        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> Position:
         """Puts an entry in flight, and returns its position. `flush` tells when it is confirmed.
 
         Raises `trio.WouldBlock` if the byte budget is used up: nothing was pushed. Otherwise as `append`."""
-    def push(self, data: bytes) -> Position:
+    def push(
+        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> Position:
         """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
     def flush(self) -> None:
         """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""

@@ -5,7 +5,7 @@ A call that is interrupted (`KeyboardInterrupt`) is cancelled: what it was to wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from replog.blocking.contexts import Opened
@@ -13,6 +13,7 @@ from replog.blocking.faces import FACES
 from replog.client.ledger_writer import LedgerWriter as TrioLedgerWriter
 from replog.log.log_writer import LogWriter as TrioLogWriter
 from replog.protocol.batch import Payloads
+from replog.protocol.envelope import pack_each
 
 
 class _Writer(Opened):
@@ -29,3 +30,12 @@ class LedgerWriter(_Writer):
 @FACES.face_of(TrioLogWriter)
 class LogWriter(_Writer):
     """The one writer of a log, until somebody else takes over, for every thread. Made by `Client.write_log`."""
+
+    def extend(
+        self,
+        data: Iterable[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+    ) -> Any:
+        return super().extend(pack_each(data, keys, headers))

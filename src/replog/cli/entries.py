@@ -7,10 +7,11 @@ and with a delimiter if no entry contains it.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -18,8 +19,11 @@ import attrs
 import typer
 
 from replog.cli.output import as_size
+from replog.client.entries import Entry, EntryBatch
 from replog.errors import ConfigError, ReplogError
+from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.batch import ENTRY_BYTES_MAX
+from replog.protocol.envelope import PLAIN
 
 Delimiter = Annotated[
     str | None, typer.Option("--delimiter", metavar="TEXT", help="What ends each entry, instead of a newline.")
@@ -212,6 +216,7 @@ class Shown:
     form: Form
     positions: bool
     for_programs: bool
+    keys: bool = False
 
     @property
     def needs_places(self) -> bool:
@@ -223,13 +228,15 @@ class Shown:
         kind: str,
         place_name: str,
         places: Sequence[int | str],
-        payloads: Sequence[bytes],
-        timestamps_ns: Iterable[int],
+        batch: EntryBatch | RecordBatch,
+        count: int,
     ) -> bytes:
-        """The bytes that show entries. `places` has the place of each, if that is needed; `timestamps_ns` may go on."""
+        """The bytes that show the first entries of a batch. `places` has the place of each, if that is needed."""
+        entries: Iterator[Entry | Record] = itertools.islice(batch, count)
         if self.for_programs:
-            rows = zip(places, payloads, timestamps_ns, strict=False)
-            return b"".join(_as_json({"kind": kind, place_name: place}, data, time_ns) for place, data, time_ns in rows)
+            rows = zip(places, entries, strict=True)
+            return b"".join(_as_json({"kind": kind, place_name: place}, entry) for place, entry in rows)
+        payloads = [_keyed(entry) for entry in entries] if self.keys else batch.payloads()[:count]
         if self.positions:
             pairs = zip(places, payloads, strict=True)
             payloads = [str(place).encode() + b"\t" + data for place, data in pairs]
@@ -237,27 +244,60 @@ class Shown:
 
 
 def shown(
-    delimiter: str | None, null: bool, length_prefixed: bool, *, positions: bool = False, for_programs: bool = False
+    delimiter: str | None,
+    null: bool,
+    length_prefixed: bool,
+    *,
+    positions: bool = False,
+    keys: bool = False,
+    for_programs: bool = False,
 ) -> Shown:
     """How the options want entries to be written. Raises `ConfigError` if they contradict each other."""
     form = form_of(delimiter, null, length_prefixed)
-    if for_programs and (delimiter is not None or null or length_prefixed or positions):
+    if for_programs and (delimiter is not None or null or length_prefixed or positions or keys):
         raise ConfigError(
-            "--json includes everything: leave --delimiter, --null, --length-prefixed and --positions out"
+            "--json includes everything: leave --delimiter, --null, --length-prefixed, --positions and --keys out"
         )
-    if length_prefixed and positions:
-        raise ConfigError("--length-prefixed and --positions: choose one, or --json")
-    return Shown(form, positions, for_programs)
+    if length_prefixed and (positions or keys):
+        raise ConfigError(f"--length-prefixed and {'--positions' if positions else '--keys'}: choose one, or --json")
+    return Shown(form, positions, for_programs, keys)
 
 
-def _as_json(place: dict[str, object], data: bytes, timestamp_ns: int) -> bytes:
-    """An entry as a line of JSON: its bytes as text if they are UTF-8, else as base64."""
+def _as_json(place: dict[str, object], entry: Entry | Record) -> bytes:
+    """An entry as a line of JSON: bytes as text if they are UTF-8, else as base64."""
+    text, encoded = _as_text(entry.data)
+    fields = {
+        **place,
+        "timestamp": as_time(entry.timestamp_ns),
+        "timestamp_ns": entry.timestamp_ns,
+        "size_bytes": len(entry.data),
+        "data": text,
+        "data_base64": encoded,
+    }
+    if entry.envelope != PLAIN:
+        key, encoded_key = (None, None) if entry.key is None else _as_text(entry.key)
+        texts = {name: _as_text(value) for name, value in entry.headers.items()}
+        fields |= {
+            "key": key,
+            "key_base64": encoded_key,
+            "headers": {name: value for name, (value, _) in texts.items()},
+            "headers_base64": {name: value for name, (_, value) in texts.items()},
+            "is_tombstone": entry.is_tombstone,
+            "id": None if entry.id is None else list(entry.id),
+        }
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _keyed(entry: Entry | Record) -> bytes:
+    return (entry.key or b"") + b"\t" + entry.data
+
+
+def _as_text(data: bytes) -> tuple[str | None, str | None]:
+    """Bytes as text, or as base64; the other is None."""
     try:
-        text, encoded = data.decode(), None
+        return data.decode(), None
     except UnicodeDecodeError:
-        text, encoded = None, base64.b64encode(data).decode()
-    fields = {**place, "timestamp": as_time(timestamp_ns), "timestamp_ns": timestamp_ns, "size_bytes": len(data)}
-    return json.dumps({**fields, "data": text, "data_base64": encoded}).encode() + b"\n"
+        return None, base64.b64encode(data).decode()
 
 
 def as_time(timestamp_ns: int, timespec: str = "microseconds") -> str | None:

@@ -17,6 +17,8 @@ from functools import partial
 import trio
 
 from replog.config import ClientOptions
+from replog.protocol.batch import check_payload
+from replog.protocol.envelope import Enveloped
 from replog.runtime.turns import Turns
 
 _DEPTH_MIN = 2  # batches in flight on a fast disk; more would only make them smaller
@@ -153,6 +155,7 @@ class Batching:
     def __init__(
         self, backlog: Backlog, options: ClientOptions, stride: int, turns: Turns, send: Callable[[], None]
     ) -> None:
+        self.has_envelopes = False  # True from the first entry on that was an envelope: batches are of one kind
         self.is_held = False  # entries only gather, because those of the previous ledger are not all confirmed (L2)
         self.is_pushed = False  # the last entries were pushed: their caller goes on, and does not wait for them
         self.is_alone = False  # no other task had an entry to append when the batch was sent
@@ -263,6 +266,21 @@ class Batching:
         del gathered[: len(batch)]
         return batch, sum(map(len, batch))
 
+    def check_uncommon(self, data: bytes) -> None:
+        """As `check_payload`, of what is not plain bytes; notes that batches of two kinds are to be kept apart from now on."""
+        check_payload(data)
+        if data.__class__ is Enveloped:
+            self.has_envelopes = True
+
+    def keep_one_kind(self, batch: list[bytes], size_bytes: int) -> tuple[list[bytes], int]:
+        """Gives back what of a taken batch follows its first entries that all are envelopes, or none of them is."""
+        count = _same_kind(list(map(type, batch)))
+        if count == len(batch):
+            return batch, size_bytes
+        self._backlog.gathered[:0] = batch[count:]
+        del batch[count:]
+        return batch, sum(map(len, batch))
+
     def _batch_bytes_max(self) -> int:
         """The limit, or half of the gathered bytes if nearly everything unconfirmed has gathered: then the bookies write one half
         while the client builds the other. Entries that a caller waits for go as a whole."""
@@ -278,3 +296,11 @@ class Batching:
         """The size of the largest batch that these entries make (W1)."""
         rotations = [entries[rotation :: self._stride] for rotation in range(self._stride)]
         return max(sum(map(len, rotation)) + _ENTRY_OVERHEAD_BYTES * len(rotation) for rotation in rotations)
+
+
+def _same_kind(kinds: list[type]) -> int:
+    """How many of the first entries of these types are envelopes, or are none, as the first one."""
+    if len(set(kinds)) == 1:
+        return len(kinds)
+    is_envelope = [kind is Enveloped for kind in kinds]
+    return is_envelope.index(not is_envelope[0]) if (not is_envelope[0]) in is_envelope else len(kinds)

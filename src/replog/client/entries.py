@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from itertools import repeat
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from replog.errors import ConfigError
-from replog.protocol.batch import Batch
+from replog.errors import ConfigError, EnvelopeError
+from replog.protocol.batch import HIGH_FLAGS, Batch
 from replog.protocol.effects import Delivered
+from replog.protocol.envelope import PLAIN, EntryId, Envelope, unpack
 
 _CACHED_COUNT_MAX = 1 << 15  # larger index tables are not cached: they have four bytes for each entry
 
@@ -17,16 +19,42 @@ AnyBatch = TypeVar("AnyBatch")
 
 
 class Entry(NamedTuple):
-    """One entry of a ledger. `timestamp_ns` is when its writer sent it, by the writer's clock."""
+    """One entry of a ledger. `timestamp_ns` is when its writer sent it, by the writer's clock. `envelope` has its key, headers
+    and id."""
 
     entry_id: int
     data: bytes
     timestamp_ns: int
+    envelope: Envelope = PLAIN
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key, or None."""
+        return self.envelope.key
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """Its headers; none if it was appended without."""
+        return self.envelope.headers
+
+    @property
+    def is_tombstone(self) -> bool:
+        """True if it says that its key has no value any more; `data` is empty then."""
+        return self.envelope.is_tombstone
+
+    @property
+    def id(self) -> EntryId | None:
+        """Its producer and sequence, or None if it was appended without."""
+        return self.envelope.id
+
+
+_entry = partial(tuple.__new__, Entry)
 
 
 class EntryBatch:
     """Consecutive entries of a ledger, from `first_entry_id` to `last_entry_id`. Holds the bytes as they were stored:
-    `payloads` cuts them, `to_arrow` doesn't even do that. What is compressed is expanded when it is first read."""
+    `payloads` cuts them, `to_arrow` doesn't even do that. What is compressed is expanded when it is first read; of entries that
+    have envelopes (`has_envelopes`) the data is copied out."""
 
     __slots__ = ("_batches", "first_entry_id", "last_entry_id")
 
@@ -54,6 +82,16 @@ class EntryBatch:
         return sum(len(batch.data) for batch in self._batches)
 
     @property
+    def payload_bytes(self) -> int:
+        """The bytes of these entries as they count for the ledger's length: envelopes included."""
+        return sum(map(len, self._stored()))
+
+    @property
+    def has_envelopes(self) -> bool:
+        """True if some of these entries may have a key, headers or an id."""
+        return any(batch.has_envelopes for batch in self._batches)
+
+    @property
     def ledger_bytes(self) -> int:
         """The payload bytes of the ledger up to the last of these entries. With a stride (E > Qw), or after a recovery that cut a
         group of batches, it includes some bytes of later entries."""
@@ -64,28 +102,31 @@ class EntryBatch:
         return last.cumulative_length - sum(map(len, later))
 
     def payloads(self) -> list[bytes]:
-        """The entries' bytes, in order. Raises `RemoteProtocolError` if their writer was broken, and
-        `CompressionUnavailableError`."""
+        """The entries' data, in order. Raises `RemoteProtocolError` if their writer was broken, `EnvelopeError` if one is marked
+        as an envelope and is none, and `CompressionUnavailableError`."""
         batch, count = self._batches[0], len(self)
-        if len(self._batches) == 1 and batch.stride == 1:
-            if batch.is_compressed:
-                [batch] = self._plain()
+        if len(self._batches) == 1 and batch.stride == 1 and not batch.data[HIGH_FLAGS]:
             payloads, begin = batch.payloads(), self.first_entry_id - batch.first_entry_id
             # The common case: nothing is put in order, and seldom is anything cut.
             return payloads if len(payloads) == count else payloads[begin : begin + count]
+        return [entry.data for entry in self] if self.has_envelopes else self._stored()
+
+    def _stored(self) -> list[bytes]:
         parts = self._parts()
-        merged = [b""] * count
+        merged = [b""] * len(self)
         for at, part in enumerate(parts):
             merged[at :: len(parts)] = part.batch.payloads()[part.begin : part.end]
         return merged
 
     def to_arrow(self) -> Any:
-        """A pyarrow BinaryArray of the entries' bytes, without a copy if they are one stored batch without compression. Needs
-        `replog[arrow]`."""
+        """A pyarrow BinaryArray of the entries' data, without a copy if they are one stored batch without compression and
+        envelopes. A tombstone is a null. Raises as `payloads`. Needs `replog[arrow]`."""
         try:
             import pyarrow as arrow
         except ImportError as error:
             raise ConfigError("to_arrow needs pyarrow: pip install 'replog[arrow]'") from error
+        if self.has_envelopes:
+            return arrow.array([None if entry.is_tombstone else entry.data for entry in self], arrow.binary())
         arrays = []
         for part in self._parts():
             buffers = [None, *map(arrow.py_buffer, part.batch.arrow_buffers())]
@@ -97,7 +138,23 @@ class EntryBatch:
 
     def __iter__(self) -> Iterator[Entry]:
         entry_ids = range(self.first_entry_id, self.last_entry_id + 1)
-        return map(Entry, entry_ids, self.payloads(), self.timestamps_ns())
+        if self.has_envelopes:
+            # One that is damaged raises when it is its turn, and those behind it can be had after that.
+            return map(self._opened, entry_ids, self._stored(), self._are_enveloped(), self.timestamps_ns())
+        # Without a call of Python's for each: that would cost more than all else that reading an entry does.
+        return map(_entry, zip(entry_ids, self.payloads(), self.timestamps_ns(), repeat(PLAIN)))
+
+    def _opened(self, entry_id: int, stored: bytes, is_enveloped: bool, timestamp_ns: int) -> Entry:
+        if not is_enveloped:
+            return Entry(entry_id, stored, timestamp_ns)
+        try:
+            data, envelope = unpack(stored)
+        except EnvelopeError as error:
+            raise EnvelopeError(f"entry {entry_id} of ledger {self._batches[0].ledger_id}: {error}") from error
+        return Entry(entry_id, data, timestamp_ns, envelope)
+
+    def _are_enveloped(self) -> Iterator[bool]:
+        return itertools.cycle([part.batch.has_envelopes for part in self._parts()])
 
     def timestamps_ns(self) -> Iterator[int]:
         """When each entry was sent, in order; as `timestamp_ns`. Does not end."""

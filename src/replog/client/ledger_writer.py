@@ -141,7 +141,7 @@ class LedgerWriter(WriterContext):
         """
         # This runs for each entry: a comparison of classes is cheaper than `isinstance`, and nearly always enough.
         if data.__class__ is not bytes:
-            check_payload(data)
+            self._batching.check_uncommon(data)
         size_bytes = len(data)
         backlog = self.backlog
         unconfirmed_bytes = backlog.unconfirmed_bytes + size_bytes
@@ -169,7 +169,7 @@ class LedgerWriter(WriterContext):
         """Appends an entry, and returns its id once it is confirmed (W2). Many tasks may append at once: their entries
         share batches. If cancelled, or if it raises, the outcome is unknown (W4), except as for `push`."""
         if data.__class__ is not bytes:
-            check_payload(data)
+            self._batching.check_uncommon(data)
         size_bytes, backlog, batching = len(data), self.backlog, self._batching
         if backlog.unconfirmed_bytes + size_bytes > backlog.bytes_max or size_bytes > ENTRY_BYTES_MAX:
             check_payload(data)
@@ -217,6 +217,8 @@ class LedgerWriter(WriterContext):
         payloads = data if type(data) is Payloads else Payloads(data)
         await self.wait_for_room(payloads.size_bytes)
         backlog, batching = self.backlog, self._batching
+        if payloads.has_envelopes:
+            batching.has_envelopes = True
         backlog.gathered += payloads
         backlog.unconfirmed_bytes += payloads.size_bytes
         first = backlog.last_add_pushed + 1
@@ -296,7 +298,7 @@ class LedgerWriter(WriterContext):
         """As `append`, but returns the id at once, and calls `ended(True)` when the entry is confirmed; `ended(False)` when the
         writer ends before: then `check_confirmed` raises why. Maybe before this returns. Raises as `push_nowait` does."""
         if data.__class__ is not bytes or len(data) > ENTRY_BYTES_MAX:
-            check_payload(data)
+            self._batching.check_uncommon(data)
         self._take_nowait((data,), len(data))
         self.backlog.call_when_confirmed(self.backlog.last_add_pushed, ended)
         return self.backlog.last_add_pushed
@@ -306,6 +308,7 @@ class LedgerWriter(WriterContext):
         backlog = self.backlog
         first = backlog.last_add_pushed + 1
         if payloads:
+            self._batching.has_envelopes |= payloads.has_envelopes
             self._take_nowait(payloads, payloads.size_bytes)
         else:
             self.check_usable()

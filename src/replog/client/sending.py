@@ -193,6 +193,8 @@ class BatchSender:
         if batching.are_many and batching.waits_for_more():
             return False
         payloads, size_bytes = batching.take_batch()
+        if batching.has_envelopes:
+            payloads, size_bytes = batching.keep_one_kind(payloads, size_bytes)
         backlog.sent(backlog.last_add_pushed - len(backlog.gathered), size_bytes)
         publishing = watching.publishing
         if publishing.awaited_sends:

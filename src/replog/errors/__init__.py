@@ -87,6 +87,7 @@ from replog.errors.metastore import (
 )
 from replog.errors.protocol import (
     BookieAnswerError,
+    EnvelopeError,
     LocalProtocolError,
     ProtocolError,
     RemoteProtocolError,
@@ -126,6 +127,7 @@ __all__ = [
     "EndOfLogError",
     "EntryNotFoundError",
     "EntryUnreadableError",
+    "EnvelopeError",
     "FencedError",
     "ForkedError",
     "JobAbandonedError",

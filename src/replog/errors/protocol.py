@@ -23,6 +23,12 @@ class RemoteProtocolError(ProtocolError):
     """The other side, or a disk, gave bytes that are no batch or message. Retry: another bookie. Outcome: unknown."""
 
 
+class EnvelopeError(RemoteProtocolError):
+    """A stored entry is marked as an envelope (key, headers, id), and its bytes are none: the program that wrote it was broken or
+    hostile, or is newer than this replog. Retry: no, every copy has these bytes; what follows can be read. Outcome: nothing was
+    written."""
+
+
 class BookieAnswerError(BookieError, RemoteProtocolError):
     """A bookie's answer can't be one: it does not fit the question, or its proof proves nothing (R11). The bookie is damaged,
     of another version, or hostile. Retry: another bookie. Outcome: unknown, as if it had not answered."""

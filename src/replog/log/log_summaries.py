@@ -245,7 +245,7 @@ class LogSummaries:
             raise
         except ReplogError:
             return (None if entry else 0), None  # shown as unknown
-        before_bytes = None if _is_striped(ledger) else batch.ledger_bytes - sum(map(len, batch.payloads()))
+        before_bytes = None if _is_striped(ledger) else batch.ledger_bytes - batch.payload_bytes
         return (before_bytes if entry else 0), batch.timestamp_ns // 1_000_000
 
 

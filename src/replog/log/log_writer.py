@@ -5,7 +5,7 @@ Entries keep the order of the calls across ledgers; `replog.log.rolling` says ho
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -19,6 +19,7 @@ from replog.log.record_batches import Positions
 from replog.log.rolling import CurrentSegment, NextLedger, Rolling
 from replog.protocol.batch import Payloads, check_payload
 from replog.protocol.chaining import LogChanged
+from replog.protocol.envelope import pack, pack_each
 from replog.protocol.model import Position
 from replog.runtime.nursery import open_service_nursery
 
@@ -92,29 +93,43 @@ class LogWriter(WriterContext):
 
     # -- appending --------------------------------------------------------------------------------------------------
 
-    async def append(self, data: bytes) -> Position:
-        """Appends an entry, and returns its position once it is confirmed: it survives from then on.
+    async def append(
+        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> Position:
+        """Appends an entry, and returns its position once it is confirmed: it survives from then on. With a key, `data` may be
+        None: a tombstone, which says that the key has no value any more.
 
         Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
         was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
         outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell its position."""
+        if key is not None or headers is not None:
+            data = pack(data, key=key, headers=headers)
         try:
             current = self._current
             backlog = current.writer.backlog
-            if backlog.unconfirmed_bytes + len(data) > backlog.bytes_max:
-                await self._wait_for_room(len(data))
+            # None without a key raises TypeError here.
+            if backlog.unconfirmed_bytes + len(data) > backlog.bytes_max:  # type: ignore[arg-type]
+                await self._wait_for_room(len(data))  # type: ignore[arg-type]
             writer, segment = current.writer, current.segment  # which a roll changes while this waits
-            return Position(segment, await writer.append(data))
+            return Position(segment, await writer.append(data))  # type: ignore[arg-type]
         except FencedError as error:
             raise self._current.with_positions(error) from None
         except TypeError:
             check_payload(data)
             raise
 
-    async def extend(self, data: Sequence[bytes]) -> Positions:
-        """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
+    async def extend(
+        self,
+        data: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes] | None] | None = None,
+    ) -> Positions:
+        """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed. `keys` and
+        `headers` have one for each entry.
         Raises as `append` does: then each of them has an unknown outcome, unless one was invalid (nothing written)."""
-        payloads = Payloads(data)
+        is_plain = keys is None and headers is None
+        payloads = Payloads(data if is_plain else pack_each(data, keys, headers))  # type: ignore[arg-type]
         await self._wait_for_room(payloads.size_bytes)
         writer, segment = self._current.writer, self._current.segment
         try:
@@ -122,17 +137,24 @@ class LogWriter(WriterContext):
         except FencedError as error:
             raise self._current.with_positions(error) from None
 
-    def push_nowait(self, data: bytes) -> Position:
+    def push_nowait(
+        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> Position:
         """Puts an entry in flight, and returns its position. `flush` tells when it is confirmed.
 
         Raises `trio.WouldBlock` if the byte budget is used up: nothing was pushed. Otherwise as `append`."""
+        if key is not None or headers is not None:
+            data = pack(data, key=key, headers=headers)
         try:
-            return _position((self._current.segment, self._current.writer.push_nowait(data)))
+            return _position((self._current.segment, self._current.writer.push_nowait(data)))  # type: ignore[arg-type]
         except FencedError as error:
             raise self._current.with_positions(error) from None
 
-    async def push(self, data: bytes) -> Position:
+    async def push(
+        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> Position:
         """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
+        data = pack(data, key=key, headers=headers)
         check_payload(data)
         await trio.lowlevel.checkpoint()
         await self._wait_for_room(len(data))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, overload
 
-from replog.client.entries import EntryBatch
+from replog.client.entries import Entry, EntryBatch
+from replog.protocol.envelope import PLAIN, EntryId, Envelope
 from replog.protocol.model import Position
 
 
 class Record(NamedTuple):
-    """One entry of a log."""
+    """One entry of a log. `envelope` has its key, headers and id."""
 
     segment: int
     entry: int
     data: bytes
     timestamp_ns: int
+    envelope: Envelope = PLAIN
 
     @property
     def position(self) -> Position:
@@ -28,6 +31,29 @@ class Record(NamedTuple):
     def timestamp(self) -> datetime:
         """When its writer sent it, by the writer's clock, in UTC."""
         return datetime.fromtimestamp(self.timestamp_ns / 1e9, UTC)
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key, or None."""
+        return self.envelope.key
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """Its headers; none if it was appended without."""
+        return self.envelope.headers
+
+    @property
+    def is_tombstone(self) -> bool:
+        """True if it says that its key has no value any more; `data` is empty then."""
+        return self.envelope.is_tombstone
+
+    @property
+    def id(self) -> EntryId | None:
+        """Its producer and sequence, or None if it was appended without."""
+        return self.envelope.id
+
+
+_record = partial(tuple.__new__, Record)  # as a call of Python's for each record would cost the most of reading it
 
 
 class RecordBatch:
@@ -62,18 +88,29 @@ class RecordBatch:
         """The memory that it keeps: the stored batches, with their headers, in bytes."""
         return self._batch.size_bytes
 
+    @property
+    def has_envelopes(self) -> bool:
+        """True if some of these records may have a key, headers or an id: iterate the batch to see them."""
+        return self._batch.has_envelopes
+
     def payloads(self) -> list[bytes]:
-        """The records' bytes, in order."""
+        """The records' data, in order. Raises `EnvelopeError` if one is marked as an envelope and is none."""
         return self._batch.payloads()
 
     def to_arrow(self) -> Any:
-        """A pyarrow BinaryArray of the records' bytes, without a copy if they are one stored batch without compression. Needs
-        `replog[arrow]`."""
+        """A pyarrow BinaryArray of the records' data, without a copy if they are one stored batch without compression and
+        envelopes. A tombstone is a null. Raises as `payloads`. Needs `replog[arrow]`."""
         return self._batch.to_arrow()
 
     def __iter__(self) -> Iterator[Record]:
+        if self._batch.has_envelopes:
+            return map(self._record, self._batch)
         entries = range(self._batch.first_entry_id, self._batch.last_entry_id + 1)
-        return map(Record, repeat(self.segment), entries, self._batch.payloads(), self._batch.timestamps_ns())
+        payloads, times_ns = self._batch.payloads(), self._batch.timestamps_ns()
+        return map(_record, zip(repeat(self.segment), entries, payloads, times_ns, repeat(PLAIN)))
+
+    def _record(self, entry: Entry) -> Record:
+        return Record(self.segment, *entry)
 
 
 class Positions(Sequence[Position]):

@@ -18,6 +18,7 @@ quorum (W1), else 1. Flags of the low byte may be ignored by a reader that doesn
 
 With the flag 0x0100 offsets and payloads are one zstd frame, and the reserved field has how long they are without it. The code
 covers the bytes as they are stored: whoever copies or checks a batch never expands it (`replog.protocol.compression`).
+With the flag 0x0200 each payload is an envelope: data with a key, headers or an id (`replog.protocol.envelope`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 from replog.errors import PayloadTooLargeError, RemoteProtocolError
 from replog.protocol.compression import Compressor, expand
 from replog.protocol.digest import CODE_SIZES, Digest, DigestType, is_crc32c_sealed
+from replog.protocol.envelope import Enveloped
 
 FORMAT = 1
 MAGIC = b"rlog"
@@ -41,8 +43,11 @@ BATCH_BYTES_MAX = 32 << 20
 BATCH_COUNT_MAX = 1 << 20
 ENTRY_ID_MAX = (1 << 63) - 1
 COMPRESSED = 0x0100  # flag: offsets and payloads are one zstd frame
+ENVELOPES = 0x0200  # flag: each payload is an envelope
 _REQUIRED_FLAGS = 0xFF00
+_UNKNOWN_FLAGS = _REQUIRED_FLAGS & ~(COMPRESSED | ENVELOPES)  # that a reader may not ignore
 _FLAGS_FIELD, _SIZE_FIELD, _PLAIN_SIZE_FIELD = 3, 4, 7  # of a header's fields
+HIGH_FLAGS = 7  # where the flags' high byte is in a batch; nearly always 0
 _CACHED_COUNT_MAX = 4096  # of larger batches little is cached: it would keep much memory
 _RECENT_COUNT_MAX = 65_536  # up to this many, the offsets of the last shapes are: bulk loads repeat one
 _DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
@@ -117,6 +122,11 @@ class Batch:
         """The ids of the entries held."""
         return range(self.first_entry_id, self.last_entry_id + 1, self.stride)
 
+    @property
+    def has_envelopes(self) -> bool:
+        """True if each payload is an envelope."""
+        return bool(self.data[HIGH_FLAGS] << 8 & ENVELOPES)
+
     def holds(self, entry_id: int) -> bool:
         """True if this entry is one of them."""
         first = self.first_entry_id
@@ -127,7 +137,7 @@ class Batch:
         return self.digest_type is digest.digest_type and digest.verifies(self.data, HEADER.size)
 
     def payloads(self) -> list[bytes]:
-        """The entries' payloads, in the order of their ids.
+        """The entries' payloads as they are stored, in the order of their ids.
 
         Raises `RemoteProtocolError` if the offsets are not in order: then the writer was broken or hostile."""
         data = self.data
@@ -195,12 +205,17 @@ def _no_list(payloads: object) -> TypeError:
     )
 
 
+_BYTES = {bytes}
+_TOO_LARGE = {ENTRY_BYTES_MAX + 1}
+
+
 class Payloads(list[bytes]):
-    """Entries that were found fit to be appended, in a list of their own. `size_bytes` is what they have together.
+    """Entries that were found fit to be appended, in a list of their own. `size_bytes` is what they have together;
+    `has_envelopes` is True if some are `Enveloped`.
 
     Raises `TypeError` or `PayloadTooLargeError` as `check_payload` does."""
 
-    __slots__ = ("size_bytes",)
+    __slots__ = ("has_envelopes", "size_bytes")
 
     def __init__(self, payloads: Iterable[bytes]) -> None:
         try:
@@ -208,13 +223,16 @@ class Payloads(list[bytes]):
         except TypeError:
             raise _no_list(payloads) from None
         # Sets of types and sizes: a loop in Python would cost more than everything else that is done to an entry.
-        sizes_bytes = set(map(len, self)) if set(map(type, self)) <= {bytes} else {ENTRY_BYTES_MAX + 1}
+        self.has_envelopes = False
+        sizes_bytes = set(map(len, self)) if set(map(type, self)) <= _BYTES else _TOO_LARGE
         if sizes_bytes and max(sizes_bytes) > ENTRY_BYTES_MAX:
             given: object = payloads
             if isinstance(given, bytes | str):
                 raise _no_list(given)
             for payload in self:
                 check_payload(payload)
+            self.has_envelopes = Enveloped in map(type, self)
+            sizes_bytes = set(map(len, self))
         self.size_bytes = len(self) * sizes_bytes.pop() if len(sizes_bytes) == 1 else sum(map(len, self))
 
 
@@ -231,7 +249,7 @@ def build(
     cumulative_length: int,
 ) -> Batch:
     """Builds a batch's bytes. The caller has checked each payload with `check_payload`, and keeps to the limits of a
-    batch: what is above them would be refused by every bookie."""
+    batch: what is above them would be refused by every bookie. All payloads are `Enveloped`, or none is."""
     count = len(payloads)
     assert count <= BATCH_COUNT_MAX, "too many entries for one batch"
     size = len(payloads[0])
@@ -246,7 +264,7 @@ def build(
         MAGIC,
         FORMAT,
         digest.digest_type,
-        0,
+        ENVELOPES if payloads[0].__class__ is Enveloped else 0,
         batch_bytes,
         count,
         stride,
@@ -347,11 +365,11 @@ def decode(data: bytes) -> Batch:
         raise RemoteProtocolError(f"a batch of format {version}: this replog reads format {FORMAT}, upgrade it")
     digest_type = _DIGEST_TYPES.get(digest_number)
     kind, whole = Batch, size
-    if digest_type is None or flags & _REQUIRED_FLAGS:
-        if digest_type is None or flags & _REQUIRED_FLAGS != COMPRESSED:
-            raise RemoteProtocolError(
-                f"a batch with digest type {digest_number}, flags {flags:#x}: unknown, upgrade replog"
-            )
+    if digest_type is None or flags & _UNKNOWN_FLAGS:
+        raise RemoteProtocolError(
+            f"a batch with digest type {digest_number}, flags {flags:#x}: unknown, upgrade replog"
+        )
+    if flags & COMPRESSED:
         kind, whole = CompressedBatch, HEADER.size + plain_bytes + CODE_SIZES[digest_type]
         if whole > BATCH_BYTES_MAX or size <= whole - plain_bytes:
             raise RemoteProtocolError(

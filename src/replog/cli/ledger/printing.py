@@ -50,8 +50,7 @@ async def _read(connection: Connection, ledger_id: int, first: int, last: int | 
             async for batch in reader.batches():
                 count = len(batch) if last is None else min(len(batch), last - batch.first_entry_id + 1)
                 places = range(batch.first_entry_id, batch.first_entry_id + count)
-                payloads = batch.payloads()[:count]
-                await write_output(how.encode("entry", "entry_id", places, payloads, batch.timestamps_ns()))
+                await write_output(how.encode("entry", "entry_id", places, batch, count))
                 tell(batch.size_bytes)
                 if last is not None and batch.last_entry_id >= last:
                     return

@@ -54,6 +54,8 @@ class Asked:
     quorum: Quorum | None
     digest_type: DigestType
     ledgers: str | None
+    key: bytes | None = None
+    headers: dict[str, bytes] = attrs.field(factory=dict)
 
 
 @takes_connection
@@ -85,6 +87,10 @@ def append(
             metavar="KIND", help="bounded, or unbounded: leaders go on in one ledger. Left out: as the log has it."
         ),
     ] = None,
+    key: Annotated[str | None, typer.Option(metavar="TEXT", help="The key of each entry.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=TEXT", help="A header of each entry. May be repeated.")
+    ] = None,
     for_programs: AsJSON = False,
 ) -> None:
     """Append to a log, and print the positions of the entries once they are confirmed.
@@ -94,7 +100,17 @@ def append(
     if entries and (delimiter is not None or null or length_prefixed or whole):
         raise ConfigError("entries are given as arguments: leave --delimiter, --null, --length-prefixed, --whole out")
     asked = Asked(
-        name, tuple(entries or ()), form, lead, positions, for_programs, _quorum(quorum), _digest_type(digest), ledgers
+        name,
+        tuple(entries or ()),
+        form,
+        lead,
+        positions,
+        for_programs,
+        _quorum(quorum),
+        _digest_type(digest),
+        ledgers,
+        None if key is None else os.fsencode(key),
+        _headers(header or ()),
     )
     standard_output()  # do not begin if the result cannot be printed
     run_gently(_append, connection, asked)
@@ -107,6 +123,17 @@ def _quorum(text: str | None) -> Quorum | None:
     if len(words) != 3 or not all(word.strip().isdecimal() for word in words):
         raise ConfigError(f"--quorum {text}: it is written ENSEMBLE,WRITE,ACK, as in 5,3,2")
     return Quorum(*map(int, words))
+
+
+def _headers(texts: Iterable[str]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or name in found:
+            problem = "there is one of this name" if separator else "it is written NAME=TEXT"
+            raise ConfigError(f"--header {text}: {problem}")
+        found[name] = os.fsencode(value)
+    return found
 
 
 def _digest_type(text: str) -> DigestType:
@@ -251,16 +278,17 @@ class Appending:
 
     async def _push(self, log: LogWriter, entries: Iterable[bytes]) -> None:
         keeps_sizes = self._asked.positions and self._asked.for_programs
+        key, headers = self._asked.key, self._asked.headers
         try:
             for entry in entries:
                 # Entries of few bytes would pass the client's budget in millions, and each has a place in the tally.
                 while self.tally.pushed - self._settled >= _UNSETTLED_MAX:
                     await self._wait_settled()
                 try:
-                    position = log.push_nowait(entry)
+                    position = log.push_nowait(entry, key=key, headers=headers)
                 except trio.WouldBlock:
                     self._has_pushed.set()
-                    position = await log.push(entry)
+                    position = await log.push(entry, key=key, headers=headers)
                 self.tally.push(position, len(entry))
                 if keeps_sizes:
                     self._sizes.append(len(entry))

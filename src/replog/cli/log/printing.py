@@ -27,6 +27,7 @@ _GATHERED_BYTES = 256 << 10  # batches that are here already are written at once
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The log.")]
 WithPositions = Annotated[bool, typer.Option("--positions", help="Write each entry's position and a tab before it.")]
+WithKeys = Annotated[bool, typer.Option("--keys", help="Write each entry's key and a tab before it.")]
 
 
 @takes_connection
@@ -45,15 +46,16 @@ def read(
     null: Null = False,
     length_prefixed: LengthPrefixed = False,
     positions: WithPositions = False,
+    keys: WithKeys = False,
     for_programs: AsJSON = False,
 ) -> None:
     """Write a log's entries to standard output, each followed by a newline, up to the last that is known to be confirmed.
 
     With --since some earlier entries may come, and none is left out. Disturbs no writer.
 
-    --json writes a line for each: position, timestamp, size and data.
+    --json writes a line for each: position, timestamp, size and data; its key, headers and id, if it has any.
     """
-    how = shown(delimiter, null, length_prefixed, positions=positions, for_programs=for_programs)
+    how = shown(delimiter, null, length_prefixed, positions=positions, keys=keys, for_programs=for_programs)
     start = None if after is None else Position.parse(after)
     time = None if since is None else parse_since(since)
     run(_read, connection, name, start, time, limit, how)
@@ -90,10 +92,11 @@ def tail(
     null: Null = False,
     length_prefixed: LengthPrefixed = False,
     positions: WithPositions = False,
+    keys: WithKeys = False,
     for_programs: AsJSON = False,
 ) -> None:
     """Write the last entries of a log, and with -f all entries that come after them, until stopped."""
-    how = shown(delimiter, null, length_prefixed, positions=positions, for_programs=for_programs)
+    how = shown(delimiter, null, length_prefixed, positions=positions, keys=keys, for_programs=for_programs)
     run(_tail, connection, name, lines, follow, follow_name, how)
 
 
@@ -179,6 +182,6 @@ async def copy(reader: LogReader, limit: int | None, how: Shown) -> None:
 
 def _encoded(how: Shown, batch: RecordBatch, count: int) -> bytes:
     segment, first = batch.first_position
-    payloads = batch.payloads()[:count]
-    places = [f"{segment}:{entry}" for entry in range(first, first + len(payloads))] if how.needs_places else ()
-    return how.encode("record", "position", places, payloads, (record.timestamp_ns for record in batch))
+    count = min(count, len(batch))
+    places = [f"{segment}:{entry}" for entry in range(first, first + count)] if how.needs_places else ()
+    return how.encode("record", "position", places, batch, count)
