@@ -50,8 +50,9 @@ def pipeline(metastore: str, checkpoint: str) -> None:
     spark = SparkSession.builder.appName("visits").config("spark.sql.shuffle.partitions", 2).getOrCreate()
     spark.dataSource.register(replog.spark.ReplogDataSource)
 
-    entries = spark.readStream.format("replog").options(metastore=metastore, log=VISITS).load()
-    visit = f.from_json(f.col("value").cast("string"), "at timestamp, page string, took_ms int")
+    source = spark.readStream.format("replog").options(metastore=metastore, log=VISITS, maxRowsPerTrigger=10_000)
+    visit = f.from_json("value", "at timestamp, page string, took_ms int")  # null where the entry is something else
+    entries = source.schema("value string").load()
     visits = entries.select(visit.alias("visit")).select("visit.*").where("at is not null and page is not null")
 
     counts = (
