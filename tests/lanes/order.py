@@ -4,12 +4,16 @@ The tests of a file run in one worker, one after the other: the fixtures of the 
 that use the same server (`SHARING`), so that it is started once. What takes longest begins first (`FIRST`): in the end no
 worker waits for another one.
 
+Each worker begins to collect at another place. To rewrite the assertions of all files takes half a minute of a processor, and
+the result is kept beside the files: so each worker does its share of it, and finds the rest done.
+
 `--shuffle SEED` runs files in a random order, and the tests of each file, too. The same seed gives the same order.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,13 +52,22 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return None if seed is None else f"order of tests: --shuffle {seed}"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, pytest.CollectReport]:
+    report: pytest.CollectReport = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker is not None and isinstance(collector, pytest.Directory):
+        report.result = rotated(report.result, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+    return report
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: (rank(item.nodeid), item.path))
     seed = config.getoption("shuffle")
     if seed is not None:
         shuffle(items, random.Random(seed))
-    elif config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
-        items.sort(key=lambda item: rank(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,12 +94,18 @@ def rank(nodeid: str) -> int:
     return next((number for number, place in enumerate(FIRST) if nodeid.startswith(place)), len(FIRST))
 
 
+def rotated(found: list[Any], number: int, count: int) -> list[Any]:
+    """The same list, but it begins at another place for each number below `count`."""
+    start = len(found) * (number % count) // count
+    return found[start:] + found[:start]
+
+
 def shuffle(items: list[pytest.Item], choices: random.Random) -> None:
     """In place. The tests of a file stay together, so that its fixtures are made once."""
     by_file: dict[str, list[pytest.Item]] = {}
     for item in items:
         by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    files = list(by_file.values())
+    files = [by_file[name] for name in sorted(by_file)]
     choices.shuffle(files)
     for each in files:
         choices.shuffle(each)
