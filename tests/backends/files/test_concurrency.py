@@ -269,7 +269,7 @@ def test_every_read_is_right_whatever_the_others_do(
     path = str(tmp_path / "storage")
     open_storage(path, options).close()
     total: Counter[str] = Counter()
-    first_ledger, runs = 1, 8 if is_long else 2
+    first_ledger, runs = 1, 8 if is_long else 1
     for seed in range(100 * runs):
         if seed >= runs and all(total[name] for name in HAPPENS) and bool(total["refusals"]) == is_often_full:
             break  # else some were too short for something

@@ -226,7 +226,7 @@ def places(kinds: Counter[str], many: int) -> Iterator[tuple[str, int]]:
         pytest.param(errno.ENOSPC, True, id="ENOSPC-lasting"),
         pytest.param(errno.EDQUOT, True, id="EDQUOT-lasting", marks=pytest.mark.long(is_sampled=False)),
         pytest.param(errno.EIO, False, id="EIO"),
-        pytest.param(errno.EIO, True, id="EIO-lasting"),
+        pytest.param(errno.EIO, True, id="EIO-lasting", marks=pytest.mark.long(is_sampled=False)),
     ],
 )
 @pytest.mark.parametrize("profile", PROFILES)

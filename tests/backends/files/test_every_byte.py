@@ -39,6 +39,10 @@ def places(path: str, content: bytes) -> list[int]:
     return list(range(end))
 
 
+def sampled(whole: list[int]) -> list[int]:
+    return whole[:HEADER_BYTES:5] + whole[HEADER_BYTES::SAMPLE]
+
+
 def is_ignored(made: SmallStorage, path: str, offset: int) -> bool:
     """Documented: behind the headers, behind the records, and the space that is kept for the catalog."""
     if path.endswith(".index"):
@@ -56,8 +60,7 @@ def test_every_flipped_byte(elsewhere: bool, is_long: bool) -> None:
     made = make_small_storage(elsewhere=elsewhere)
     outcomes: dict[str, set[str]] = {}
     for path, content in made.files().items():
-        whole = list(places(path, content))
-        some = whole if is_long or len(whole) < 150 else whole[:HEADER_BYTES:3] + whole[HEADER_BYTES::SAMPLE]
+        some = places(path, content) if is_long else sampled(places(path, content))
         for offset in some:
             disk = made.disk.after_kill()
             disk.content(path)[offset] ^= 1 << (offset * 7 + len(path)) % 8
@@ -95,8 +98,7 @@ def number_of(path: str) -> int:
 def test_every_truncation(elsewhere: bool, is_long: bool) -> None:
     made = make_small_storage(elsewhere=elsewhere)
     for path, content in made.files().items():
-        whole = list(places(path, content))
-        some = whole if is_long or len(whole) < 150 else whole[:HEADER_BYTES:3] + whole[HEADER_BYTES::SAMPLE]
+        some = places(path, content) if is_long else sampled(places(path, content))
         for length in some:
             disk = made.disk.after_kill()
             del disk.content(path)[length:]

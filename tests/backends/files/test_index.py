@@ -266,7 +266,7 @@ def fill(ledgers: int, entry_bytes: int, file_bytes: int, batches: int, make: Ca
     ],
 )
 def test_bytes_per_entry(ledgers: int, entry_bytes: int, file_bytes: int, bytes_per_entry: float) -> None:
-    batches = 60_000
+    batches = 20_000
     spent = memory_of(lambda: fill(ledgers, entry_bytes, file_bytes, batches, journal_file)) - CACHE_BYTES
     assert spent / (batches * BATCH_ENTRIES) <= bytes_per_entry
 

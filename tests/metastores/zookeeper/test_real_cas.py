@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 
 PROCESSES = 3
 DEADLINE_S = 240.0  # of a busy machine; a quiet one needs seconds
-IDS = 2000
+IDS = 800
 OPTIONS = {"session_timeout_s": 4}
 
 
@@ -73,9 +73,9 @@ async def judge_at(address: str, made: list[Made]) -> list[str]:
 async def test_each_change_happens_once_when_answers_are_lost(
     zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path
 ) -> None:
-    made = await run_storm(zookeeper, zookeeper_chroot, tmp_path, changes=600, unanswered=3, seed=1)
+    made = await run_storm(zookeeper, zookeeper_chroot, tmp_path, changes=300, unanswered=3, seed=1)
     assert await judge_at(zookeeper.url(zookeeper_chroot), made) == []
-    assert sum(each.conflicts for each in made) > 30, "they did not meet"
+    assert sum(each.conflicts for each in made) > 10, "they did not meet"
 
 
 @pytest.mark.crash

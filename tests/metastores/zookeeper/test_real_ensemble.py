@@ -20,7 +20,7 @@ from tests.servers.zookeeper import Ensemble, ZooKeeper
 pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 
 DEADLINE_S = 60.0  # for what takes a second or three on a quiet machine
-READS, READS_LONG = 60, 400
+READS, READS_LONG = 30, 400
 CHANGES = 50  # that must be made after each failure
 
 
