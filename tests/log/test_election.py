@@ -277,8 +277,8 @@ async def test_a_candidate_waits_on_while_the_metastore_is_away(autojump_clock: 
                 nursery.start_soon(lead, other)
                 await trio.sleep(LEASE_S)
                 plain.cut.add(of_other)
-                await trio.sleep(30 * LEASE_S)
-            await trio.sleep(30 * LEASE_S)
+                await trio.sleep(8 * LEASE_S)
+            await trio.sleep(8 * LEASE_S)
             assert not turn.is_set()
             plain.cut.clear()
             with trio.fail_after(2 * LEASE_S):

@@ -668,7 +668,7 @@ async def test_a_log_that_is_rolled_and_trimmed_keeps_nothing(autojump_clock: tr
         (bookie,) = world.bookies
         async with client.write_log("log") as log:
             most: dict[str, float] = {}
-            for turn in range(14):
+            for turn in range(8):
                 for number in range(1000):
                     await log.push(b"%d" % number)
                 position = log.last_add_confirmed
@@ -677,7 +677,7 @@ async def test_a_log_that_is_rolled_and_trimmed_keeps_nothing(autojump_clock: tr
                 assert bookie.served is not None
                 bookie.served.ask_for_collection()
                 await trio.sleep(1)
-                if turn >= 5:
+                if turn >= 3:
                     for name, value in sizes(world, client, log).items():
                         most[name] = max(most.get(name, 0), value)
             assert most["ledgers stored"] <= 4
