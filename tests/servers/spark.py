@@ -35,6 +35,9 @@ _SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.default.parallelism": "2",
     "spark.sql.shuffle.partitions": "2",
+    # To compile Java for each query takes longer than to run it on a few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 _logs = itertools.count(1)
 
