@@ -144,7 +144,7 @@ class Client(LedgerVerbs, CursorVerbs):
         Raises `AdministrationError` if it is not announced or drains, `MetastoreError`. If it raises or is cancelled, what was
         moved stays; rebalancing again goes on."""
         ledgers = self._ledgers
-        return await Rebalancer(ledgers.context, ledgers.options, self._repairer).rebalance(bookie_id, progress)
+        return await Rebalancer(ledgers.context, self._repairer).rebalance(bookie_id, progress)
 
     async def drain_bookie(self, bookie_id: str) -> DrainStatus:
         """Has a bookie left, so that it can be stopped for good: it gets no new ledgers while there are enough others, and live

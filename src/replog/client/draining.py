@@ -9,17 +9,15 @@ it stores stays there until a repair has copied it elsewhere: a bookie is safe t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import aclosing
 
 import attrs
 import trio
 
 from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
-from replog.errors import AdministrationError, KeyNotFoundError, LedgerNotFoundError, MetastoreError
+from replog.errors import AdministrationError, KeyNotFoundError, MetastoreError
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.cookies import change_cookie
-from replog.records.ledgers import ledger_id_pages
 
 _LOOK_S = 5.0  # at which bookies drain, while there are writers
 _NOTICE_S = 10.0  # how long `drain` waits for the bookie to announce it
@@ -78,19 +76,16 @@ async def drain_status(bookie_id: str, records: LedgerRecords, membership: Membe
     is_noticed = await _is_noticed(bookie_id, membership)
     copies: list[int] = []
     open_ledgers: list[OpenLedger] = []
-    # Closed also if a read fails or is cancelled: a generator that is left to the collector warns.
-    async with aclosing(ledger_id_pages(records.metastore)) as pages:
-        async for page in pages:
-            for ledger_id in page:
-                try:
-                    metadata, _ = await records.get(ledger_id)
-                except LedgerNotFoundError:
-                    continue  # deleted meanwhile
-                if has_copies(metadata, bookie_id):
-                    copies.append(ledger_id)
-                if metadata.state is not LedgerState.CLOSED and bookie_id in metadata.last_fragment.ensemble:
-                    open_ledgers.append(OpenLedger(ledger_id, metadata.custom.get(_LOG_KEY, "")))
-    return DrainStatus(bookie_id, cookie.is_draining, is_noticed, tuple(copies), tuple(open_ledgers))
+
+    def look(metadata: LedgerMetadata) -> None:
+        if has_copies(metadata, bookie_id):
+            copies.append(metadata.ledger_id)
+        if metadata.state is not LedgerState.CLOSED and bookie_id in metadata.last_fragment.ensemble:
+            open_ledgers.append(OpenLedger(metadata.ledger_id, metadata.custom.get(_LOG_KEY, "")))
+
+    await records.each(look)
+    open_ledgers.sort(key=lambda each: each.ledger_id)
+    return DrainStatus(bookie_id, cookie.is_draining, is_noticed, tuple(sorted(copies)), tuple(open_ledgers))
 
 
 def has_copies(metadata: LedgerMetadata, bookie_id: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import TypeVar
 
 import trio
@@ -28,11 +29,13 @@ from replog.errors import (
 from replog.protocol.effects import ReadMetadata, WriteMetadata
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import LedgerMetadata
-from replog.records.ledgers import decode_ledger, encode_ledger
+from replog.records.ledgers import decode_ledger, encode_ledger, ledger_id_pages
 from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id, ledger_key_path
+from replog.runtime.nursery import for_each
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
+_READ_AT_ONCE = 32  # records, where all are read
 
 TAKEN_MAX = 64  # ledger ids, at once
 _FIRST_ID = 1
@@ -110,6 +113,23 @@ class LedgerRecords:
         except KeyNotFoundError as error:
             raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
         return decode_ledger(key, found.value), found.version
+
+    async def each(
+        self, look: Callable[[LedgerMetadata], None], has: Callable[[int], bool] = lambda _ledger_id: True
+    ) -> None:
+        """Calls `look` with the record of every ledger that `has` is true of, in no order. Raises `MetastoreError`.
+
+        Some are read at a time: a cluster has many, and each may be a round trip."""
+
+        async def read(ledger_id: int) -> None:
+            with suppress(LedgerNotFoundError):  # it was deleted meanwhile
+                metadata, _ = await self.get(ledger_id)
+                look(metadata)
+
+        # Closed also if a read fails or is cancelled: a generator that is left to the collector warns.
+        async with aclosing(ledger_id_pages(self.metastore)) as pages:
+            async for page in pages:
+                await for_each(read, filter(has, page), _READ_AT_ONCE)
 
     async def new_id(self) -> int:
         """A ledger id that nobody else has (M2). Ids need not grow, and those not used are lost."""

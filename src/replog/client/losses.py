@@ -8,16 +8,14 @@ the bookie's cookie.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import aclosing
 
 import attrs
 
 from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
-from replog.errors import AdministrationError, LedgerNotFoundError, LossNotAcceptedError
+from replog.errors import AdministrationError, LossNotAcceptedError
 from replog.protocol.model import LedgerMetadata
 from replog.records.cookies import change_cookie
-from replog.records.ledgers import ledger_id_pages
 
 _SHOWN_MAX = 20  # ranges that an error lists
 
@@ -101,12 +99,5 @@ async def _lost_before(membership: Membership) -> list[str]:
 
 async def _all_at_risk(records: LedgerRecords, lost: Collection[str]) -> list[EntriesAtRisk]:
     found: list[EntriesAtRisk] = []
-    async with aclosing(ledger_id_pages(records.metastore)) as pages:
-        async for page in pages:
-            for ledger_id in page:
-                try:
-                    metadata, _ = await records.get(ledger_id)
-                except LedgerNotFoundError:
-                    continue  # deleted meanwhile
-                found += entries_at_risk(metadata, lost)
-    return found
+    await records.each(lambda metadata: found.extend(entries_at_risk(metadata, lost)))
+    return sorted(found, key=lambda each: (each.ledger_id, each.first_entry_id))

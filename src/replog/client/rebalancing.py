@@ -6,7 +6,6 @@ none of them to where the placement policy does not want it, and none from a boo
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 import attrs
@@ -15,13 +14,10 @@ from replog.client.auditing import Bookies
 from replog.client.driving import ClientContext
 from replog.client.repair import Repairer
 from replog.client.repair_progress import ProgressTracker, ReportProgress
-from replog.config import ClientOptions
-from replog.errors import AdministrationError, LedgerNotFoundError
+from replog.errors import AdministrationError
 from replog.protocol.copies import FixedFragment, fixed_fragments
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.quorum import Quorum
-from replog.records.ledgers import ledger_id_pages
-from replog.runtime.nursery import for_each
 
 
 @attrs.frozen
@@ -50,9 +46,8 @@ class _Movable:
 class Rebalancer:
     """Rebalances the bookies of one client's cluster."""
 
-    def __init__(self, context: ClientContext, options: ClientOptions, repairer: Repairer) -> None:
+    def __init__(self, context: ClientContext, repairer: Repairer) -> None:
         self._context = context
-        self._options = options
         self._repairer = repairer
 
     async def rebalance(self, bookie_id: str, report: ReportProgress | None = None) -> RebalanceReport:
@@ -81,18 +76,14 @@ class Rebalancer:
     async def _movable(self) -> list[_Movable]:
         found: list[_Movable] = []
 
-        async def look(ledger_id: int) -> None:
-            with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
-                metadata, _ = await self._context.records.get(ledger_id)
-                quorum = metadata.quorum
-                for each in fixed_fragments(metadata):
-                    entries = each.last_entry_id - each.first_entry_id + 1
-                    weight = -(-entries * quorum.write // quorum.ensemble)
-                    found.append(_Movable(ledger_id, each.first_entry_id, each.ensemble, quorum, weight))
+        def look(metadata: LedgerMetadata) -> None:
+            quorum = metadata.quorum
+            for each in fixed_fragments(metadata):
+                entries = each.last_entry_id - each.first_entry_id + 1
+                weight = -(-entries * quorum.write // quorum.ensemble)
+                found.append(_Movable(metadata.ledger_id, each.first_entry_id, each.ensemble, quorum, weight))
 
-        async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
-            async for page in pages:
-                await for_each(look, page, self._options.audit_ledgers_at_once)
+        await self._context.records.each(look)
         return found
 
     async def _plan(self, bookie_id: str, movable: Sequence[_Movable], bookies: Bookies) -> dict[tuple[int, int], str]:

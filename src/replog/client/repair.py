@@ -27,7 +27,6 @@ from replog.hookspecs import AuditEnded, Event, FragmentRepaired
 from replog.protocol.copies import FixedFragment, fixed_fragments
 from replog.protocol.filling import Filled, LedgerFilling
 from replog.protocol.model import LedgerMetadata
-from replog.records.ledgers import ledger_id_pages
 from replog.runtime.nursery import for_each
 
 _log = logging.getLogger("replog.client")
@@ -165,18 +164,14 @@ class Repairer:
         """The fragments whose range is fixed (F2) on these bookies, by ledger and first entry."""
         found: list[tuple[int, int]] = []
 
-        async def look(ledger_id: int) -> None:
-            with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
-                metadata, _ = await self._context.records.get(ledger_id)
-                found.extend(
-                    (ledger_id, fragment.first_entry_id)
-                    for fragment in fixed_fragments(metadata)
-                    if not set(bookie_ids).isdisjoint(fragment.ensemble)
-                )
+        def look(metadata: LedgerMetadata) -> None:
+            found.extend(
+                (metadata.ledger_id, fragment.first_entry_id)
+                for fragment in fixed_fragments(metadata)
+                if not set(bookie_ids).isdisjoint(fragment.ensemble)
+            )
 
-        async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
-            async for page in pages:
-                await for_each(look, filter(has, page), self._options.audit_ledgers_at_once)
+        await self._context.records.each(look, has)
         return sorted(found)
 
     async def _fill_at(self, ledger_id: int, first_entry_id: int, choose: Choice, bookies: Bookies) -> bool:
