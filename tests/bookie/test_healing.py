@@ -12,13 +12,14 @@ from replog.api import Client
 from replog.bookie.healing import Healing
 from replog.client.ledger_writer import LedgerWriter
 from replog.config import BookieOptions
+from replog.hookspecs import StorageInDoubt
 from replog.protocol.messages import WriteLastAddConfirmedRequest
 from tests.bookie.test_doubt import FAST, restart_in_doubt
 from tests.kit import Bookie, Cluster, cluster, read_ledger, until
 
 TWO = replog.Quorum(2, 2, 1)
 THREE = replog.Quorum(3, 3, 2)
-HEALING = BookieOptions(storage="memory", heal="auto")
+HEALING = BookieOptions(storage="memory")  # as by default
 BY_HAND = BookieOptions(storage="memory", heal="off")
 LOSS = Doubt(UNBOUNDED, UNBOUNDED, ("journal 7 is gone",))
 
@@ -53,6 +54,21 @@ async def test_bookie_vouches_again_when_all_ledgers_are_closed(autojump_clock: 
         async with client.create_ledger() as later:
             await later.append(b"z")
         assert bookie.storage.marks(later.ledger_id) is not None
+
+
+async def test_healed_bookie_is_silent_when_it_starts_again(autojump_clock: trio.testing.MockClock) -> None:
+    """It only takes nothing of writers from before (B8)."""
+    async with cluster(2, HEALING) as world, world.client(quorum=TWO) as client:
+        async with client.create_ledger() as closed:
+            await closed.append(b"x")
+        bookie = await in_doubt(world)
+        await settled(bookie)
+        told = len(world.told(StorageInDoubt))
+        assert told == 1
+        await bookie.kill()
+        await bookie.start()
+        assert len(world.told(StorageInDoubt)) == told
+        assert bookie.storage.doubt() == Doubt(fences_lost_below=closed.ledger_id + 1)
 
 
 async def test_doubt_stays_where_the_operator_wants_it(autojump_clock: trio.testing.MockClock) -> None:

@@ -98,8 +98,7 @@ async def test_damage_and_doubt_make_an_audit_ask_again(autojump_clock: trio.tes
 
 async def test_doubt_that_healed_between_two_audits_is_seen(autojump_clock: trio.testing.MockClock) -> None:
     """The bookie vouches again, with the fences that it made. But the entries that it lost are missing."""
-    healing = BookieOptions(storage="memory", heal="auto")
-    async with cluster(3, healing) as world, world.client(QUICK) as client:
+    async with cluster(3) as world, world.client(QUICK) as client:
         await written(client)
         await client.audit()
         storage = world.bookies[1].storage

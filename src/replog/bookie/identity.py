@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import trio
 
-from replog.abc import Doubt, Metastore
+from replog.abc import Metastore
 from replog.bookie.server import BookieServer
 from replog.errors import (
     KeyExistsError,
@@ -75,7 +75,8 @@ async def settle_doubt(server: BookieServer, metastore: Metastore, observe: Call
         server.doubt.raised += 1
         server.look_at_doubt()
     doubt = server.storage.doubt()
-    if doubt != Doubt():
+    # What is left of a doubt that has ended, lost fences, is no news at each start.
+    if doubt.doubted_below:
         observe(StorageInDoubt(server.bookie_id, doubt))
         _log.warning(
             "bookie %s is in doubt about ledgers below %d: it takes no plain adds to them, and its denials are weak (%s)",

@@ -73,7 +73,7 @@ class BookieOptions(Checked):
     repair_placement: str = option("random", "URL of the placement policy by which repairs choose other bookies.")
 
     heal: str = option(
-        "off",
+        "auto",
         "`auto`: a bookie that lost something vouches again for ledgers whose records allow it (B8). `off`: it stays in doubt.",
         _off_or_auto,
     )
