@@ -23,7 +23,8 @@ from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.network import METASTORE, Network
 from replog.testing.simulating.processes import BookieHost, Clients
 from tests.simulator.shells.oracle import NAMED, LedgerOracle, leaves
-from tests.simulator.shells.workload import PASSWORD, Workload
+from tests.simulator.shells.workload import Workload
+from tests.simulator.shells.world import PASSWORD
 
 _QUORUM = Quorum(3, 3, 2)
 _HEALED_WITHIN_S = 6.0  # more than any interval that runs heal in

@@ -28,10 +28,11 @@ from replog.testing.simulating.scheduling import Livelock, run
 from tests.simulator.shells.jobs import JOBS_EVERY, Jobs
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
+from tests.simulator.shells.repairs import PLACEMENT, REPAIRS, Repairs, zone
 from tests.simulator.shells.short_lived import SHORT_LIVED_LOG
-from tests.simulator.shells.weather import FULL, Weather, drawn_strategy, loses_disks
-from tests.simulator.shells.workload import LEDGER_QUORUMS, LOG, PASSWORD, Workload
-from tests.simulator.shells.world import JudgedWorld, Violation
+from tests.simulator.shells.weather import BURNING, FULL, Weather, drawn_strategy, loses_disks
+from tests.simulator.shells.workload import LEDGER_QUORUMS, LOG, Workload
+from tests.simulator.shells.world import PASSWORD, JudgedWorld, Violation
 from tests.simulator.shells.write_quorums import WriteQuorums
 
 OPTIONS = ClientOptions(
@@ -120,22 +121,29 @@ class _Run:
             heal_interval_s=world.stream("healing").choice((0.2, 1.0, 5.0)),
         )
         strategy = self._given_strategy or drawn_strategy(self.seed)
-        loses = loses_disks(strategy)
-        count = chance.choice([each for each in BOOKIES if each > 3 or strategy != "burning"])
-        bookies = [BookieHost(number, network, metastore, options) for number in range(count)]
-        lost = int(strategy == "burning")  # who burns is replaced: there is one more than an ensemble has
+        loses, spare = loses_disks(strategy), int(strategy == REPAIRS)
+        count = chance.choice([each for each in BOOKIES if each > 3 or strategy not in BURNING])
+        made = [
+            BookieHost(number, network, metastore, attrs.evolve(options, labels=(zone(number),) if spare else ()))
+            for number in range(count + spare)
+        ]
+        bookies = made[:count]  # without the newcomer that replaces who burns
+        lost = int(strategy in BURNING)  # who burns is replaced: there is one more than an ensemble has
         quorum = chance.choice([each for each in QUORUMS if each.ensemble + lost <= count and _fits(each, loses=loses)])
         if quorum.ensemble == count:
             world.count("as many bookies as an ensemble has")
-        clients = Clients(network, metastore, FULL_OPTIONS if strategy == FULL else OPTIONS, quorum, _PAGE_SEGMENTS)
+        client_options = FULL_OPTIONS if strategy == FULL else OPTIONS
+        placement = PLACEMENT if spare else "random"
+        clients = Clients(network, metastore, client_options, quorum, _PAGE_SEGMENTS, placement)
         for bookie in bookies:
             await bookie.start()
         weather = Weather(network, metastore, bookies, clients, strategy)
-        write_quorums = WriteQuorums(world, bookies, OPTIONS.add_timeout_s, metastore, is_guaranteed=strategy == FULL)
-        _watch(world, network, metastore, bookies, weather, write_quorums)
+        write_quorums = WriteQuorums(world, made, OPTIONS.add_timeout_s, metastore, is_guaranteed=strategy == FULL)
+        repairs = Repairs(world, metastore, made, clients) if strategy == REPAIRS else None
+        _watch(world, network, metastore, made, weather, write_quorums, repairs)
         self.strategy = weather.strategy
         world.count(f"strategy {self.strategy}")
-        copies = Copies(world, [bookie.disk for bookie in bookies], clients.quorum.ack)
+        copies = Copies(world, [bookie.disk for bookie in made], clients.quorum.ack)
         network.on_request = copies.check_published
         quorums = [each for each in LEDGER_QUORUMS if each.ensemble + lost <= count and _fits(each, loses=loses)]
         workload = Workload(world, clients, copies, quorums, write_quorums)
@@ -143,10 +151,10 @@ class _Run:
             weather.losses = Losses(network, metastore, bookies, clients, workload, weather.in_trouble)
         weather.recover = workload.recover
         jobs = Jobs(world, lambda: workload.is_stopping) if self.seed % JOBS_EVERY == JOBS_EVERY - 1 else None
-        await _storm(world, weather, workload, jobs)
+        await _storm(world, weather, workload, jobs, repairs)
         if not world.violations:
-            await _judge(world, _Calm(world, clients, workload, bookies, jobs, weather.losses, write_quorums))
-        for bookie in bookies:
+            await _judge(world, _Calm(world, clients, workload, made, jobs, weather.losses, write_quorums, repairs))
+        for bookie in made:
             await bookie.leave()
 
 
@@ -162,6 +170,7 @@ def _watch(
     bookies: list[BookieHost],
     weather: Weather,
     write_quorums: WriteQuorums,
+    repairs: Repairs | None,
 ) -> None:
     """Has the oracle look at what bookies answer and drop, and at what clients send."""
     disks = {bookie.name: bookie.disk for bookie in bookies}
@@ -171,11 +180,15 @@ def _watch(
     def on_answer(process: str, client: str, request: Request, response: Response) -> None:
         check_answer(world, disks[process.partition(".")[0]], request, response)
         frozen.answered(client, request, response)
+        if repairs is not None:
+            repairs.answered(disks[process.partition(".")[0]], request)
 
     def on_send(client: str, process: str, request: Request) -> None:
         frozen.sent(client, request)
         weather.sent(client, process, request)
         write_quorums.sent(client, process, request)
+        if repairs is not None:
+            repairs.sent(client, request)
 
     def on_drop(ledger_id: int) -> None:
         world.count("ledger dropped")
@@ -196,7 +209,9 @@ def _fragment_start(metastore: MetastoreServer, ledger_id: int) -> int:
     return 0 if store.version(key) is None else decode_ledger(key, store.get(key).value).last_fragment.first_entry_id
 
 
-async def _storm(world: JudgedWorld, weather: Weather, workload: Workload, jobs: Jobs | None) -> None:
+async def _storm(
+    world: JudgedWorld, weather: Weather, workload: Workload, jobs: Jobs | None, repairs: Repairs | None
+) -> None:
     """Everybody acts while the weather is bad, then comes to an end."""
     async with trio.open_nursery() as nursery:
         for role, act, count in (
@@ -221,6 +236,10 @@ async def _storm(world: JudgedWorld, weather: Weather, workload: Workload, jobs:
                 ("sweeper", jobs.sweep),
                 ("jobs' leader", jobs.lead),
             ):
+                nursery.start_soon(workload.play, role, act)
+        if repairs is not None:
+            nursery.start_soon(repairs.replace, lambda: workload.is_stopping)
+            for role, act in (("repairer", repairs.repair), ("repairer", repairs.repair), ("drainer", repairs.drain)):
                 nursery.start_soon(workload.play, role, act)
         nursery.cancel_scope.deadline = trio.current_time() + _STORM_S + _ENDING_MAX_S
         await weather.run(_STORM_S)
@@ -257,8 +276,10 @@ class _Calm:
         jobs: Jobs | None,
         losses: Losses | None,
         write_quorums: WriteQuorums,
+        repairs: Repairs | None,
     ) -> None:
         self._write_quorums = write_quorums
+        self._repairs = repairs
         self._jobs = jobs
         self._losses = losses
         self._world = world
@@ -278,6 +299,10 @@ class _Calm:
             await self._judge_log(client)
             await self._judge_ledgers(client)
             await self._judge_write_quorums(client)
+            if self._repairs is not None:
+                await self._repairs.judge(client)
+                await self._judge_ledgers(client)
+                await self._judge_end_of_log(client)
             if self._jobs is not None:
                 await self._jobs.judge(client)
             await self._judge_what_is_left(client)
@@ -294,8 +319,13 @@ class _Calm:
                 while not archive or archive[-1] < end:
                     record = await reader.receive()
                     oracle.read(archive, record.position, record.data)
+        oracle.judge([(position, oracle.seen[position]) for position in archive])
+        await self._judge_end_of_log(client)
+
+    async def _judge_end_of_log(self, client: Client) -> None:
+        """Whether what the log still has is the end of what was read all along."""
+        oracle, archive = self._workload.log, self._workload.archive
         history = [(position, oracle.seen[position]) for position in archive]
-        oracle.judge(history)
         async with client.read_log(LOG) as reader:
             final = [(record.position, record.data) async for record in reader]
         if not final or final != history[-len(final) :]:

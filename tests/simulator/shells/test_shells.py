@@ -11,6 +11,7 @@ import pytest
 from tests.simulator.__main__ import main
 from tests.simulator.shells import ShellResult, simulate_shells
 from tests.simulator.shells.command import missing
+from tests.simulator.shells.repairs import REPAIRS
 from tests.simulator.shells.weather import FULL, STRATEGIES
 
 RARE = 22  # a seed whose metastore loses answers
@@ -49,6 +50,18 @@ def test_guaranteed_write_quorums_are_full(seed: int) -> None:
         f"python -m tests.simulator --shells --strategy full --first {seed} --seeds 1 --trace"
     )
     assert result.coverage["a ledger is full"]
+
+
+@pytest.mark.long(is_sampled=False)
+@pytest.mark.parametrize("seed", range(8))
+def test_repairs_make_every_copy_again(seed: int) -> None:
+    """F1-F6, B8a: repairers that die at any effect, beside everything else; in the calm a second bookie is lost."""
+    result = simulate_shells(seed, strategy=REPAIRS)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy repairs --first {seed} --seeds 1 --trace"
+    )
+    assert result.coverage["entry on its whole write set"]
+    assert result.coverage["second bookie declared lost"]
 
 
 @pytest.mark.long(is_sampled=False)

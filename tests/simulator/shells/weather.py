@@ -16,6 +16,7 @@ from replog.testing.simulating.network import Network
 from replog.testing.simulating.processes import BookieHost, Clients
 from replog.testing.simulating.troubles import BookieTroubles, MetastoreTroubles, NetworkTroubles, drawn_s
 from tests.simulator.shells.losses import Losses
+from tests.simulator.shells.repairs import REPAIRS
 
 BOOKIE_TROUBLES = ("crash", "leave", "stall", "hang", "slow", "fill", "fail_sync", "damage")
 NETWORK_TROUBLES = ("cut", "isolate", "cut_off", "lossy", "delays", "break_connections")
@@ -50,12 +51,17 @@ STRATEGIES: dict[str, tuple[dict[str, int], float]] = {
     "wild": (dict.fromkeys((*BOOKIE_TROUBLES, *_WILD), 1), 0.5),
 }
 
-# Not drawn, only asked for: under it all ledgers have a guaranteed write quorum (W8).
+# Not drawn, only asked for. Under `full` all ledgers have a guaranteed write quorum (W8).
 FULL = "full"
 ALL_STRATEGIES = {
     **STRATEGIES,
     FULL: ({"crash": 4, "leave": 1, "slow": 2, "cut": 1, "deadly": 3, "break_connections": 1, "unreliable": 1}, 0.5),
+    REPAIRS: (
+        {"burn": 1, "forget": 2, "crash": 4, "leave": 1, "slow": 1, "cut": 2, "deadly": 2, "lossy": 1, "damage": 2},
+        0.4,
+    ),
 }
+BURNING = ("burning", REPAIRS)  # a bookie is lost for good
 
 
 def drawn_strategy(seed: int) -> str:

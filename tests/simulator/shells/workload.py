@@ -21,11 +21,10 @@ from replog.protocol.quorum import Quorum
 from replog.testing.simulating.processes import Clients
 from tests.simulator.shells.oracle import NAMED, Copies, Leader, LedgerOracle, LogOracle, leaves
 from tests.simulator.shells.short_lived import ShortLived
-from tests.simulator.shells.world import JudgedWorld
+from tests.simulator.shells.world import PASSWORD, JudgedWorld
 from tests.simulator.shells.write_quorums import WriteQuorums
 
 LOG = "log"
-PASSWORD = b"secret"
 Act = Callable[[Client, str], Awaitable[None]]
 
 LEDGER_QUORUMS = [Quorum(5, 3, 2), Quorum(4, 2, 2), Quorum(5, 2, 1), Quorum(3, 3, 2)]

@@ -7,6 +7,8 @@ import trio
 from replog.testing.simulating.lockstep import Lockstep
 from replog.testing.simulating.world import World
 
+PASSWORD = b"secret"  # of plain ledgers
+
 
 class Violation(AssertionError):
     """The product broke a rule."""

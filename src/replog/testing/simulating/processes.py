@@ -11,7 +11,7 @@ import trio
 from replog.abc import Transport
 from replog.api import Client, connect
 from replog.bookie.serving import ServedBookie, Way, serving
-from replog.config import BackendURL, BookieOptions, ClientOptions
+from replog.config import BackendURL, BookieOptions, ClientOptions, parse_labels
 from replog.errors import ReplogError, StorageIdentityError
 from replog.hookspecs import Event
 from replog.protocol.quorum import Quorum
@@ -89,7 +89,8 @@ class BookieHost:
         ended = self._ended = trio.Event()
         try:
             with trio.CancelScope() as self._scope:
-                async with serving(storage, metastore, ways, self._options, observe) as self.served:
+                labels = parse_labels(self._options.labels)
+                async with serving(storage, metastore, ways, self._options, observe, labels=labels) as self.served:
                     task_status.started()
                     if self.is_gone:  # it burned while it was starting
                         self.crash()
@@ -147,6 +148,7 @@ class Clients:
         options: ClientOptions,
         quorum: Quorum,
         page_segments: int | None = None,
+        placement: str = "random",
     ) -> None:
         self.network = network
         self.quorum = quorum
@@ -155,6 +157,7 @@ class Clients:
         self._metastore = metastore
         self._options = options
         self._page_segments = page_segments  # of logs; None: the usual number
+        self._placement = placement
         self._plugins = Registry(load_installed=False)
         self._made = 0
 
@@ -180,7 +183,13 @@ class Clients:
         # For this task and all that it starts: the client's clock and tokens follow from the seed, too.
         use_chance(world.chance_of(process))
         try:
-            async with connect(metastore, options=self._options, quorum=self.quorum, registry=registry) as client:
+            async with connect(
+                metastore,
+                options=self._options,
+                quorum=self.quorum,
+                placement=self._placement,
+                registry=registry,
+            ) as client:
                 if self._page_segments is not None:
                     client._logs.page_segments = self._page_segments
                 yield client
