@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import bursts, faces, footprint, loads, memory, raw, repair
+from benchmarks import bursts, faces, footprint, loads, memory, raw, repair, users
 from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
@@ -111,6 +111,7 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     **metastore.CASES,
     **shapes.CASES,
     **bursts.CASES,
+    **users.CASES,
     **repair.CASES,
     **spark.CASES,
 }
@@ -119,6 +120,7 @@ ONCE = {
     "footprint",
     *storage.ONCE,
     *metastore.CASES,
+    *users.ONCE,
     *repair.CASES,
     *spark.ONCE,
 }  # long, and not noisy, or in rounds of their own
@@ -132,6 +134,7 @@ ALONE = {
     *metastore.CASES,
     *shapes.CASES,
     "remote-bursts",
+    *users.ALONE,
     *repair.CASES,
     *spark.CASES,
 }
@@ -139,6 +142,7 @@ ALONE = {
 GROUPS = {
     "storage": list(storage.CASES),
     "remote": [*remote.CASES, "remote-bursts"],
+    "users": [*bursts.CASES, *users.CASES],
     "metastore": list(metastore.CASES),
     "shapes": list(shapes.CASES),
     "spark": list(spark.CASES),
@@ -196,6 +200,7 @@ COMPARISONS = (
     *metastore.COMPARISONS,
     *shapes.COMPARISONS,
     *bursts.COMPARISONS,
+    *users.COMPARISONS,
     *repair.COMPARISONS,
     *spark.COMPARISONS,
 )

@@ -51,6 +51,14 @@ class Scale:
     repair_bytes: int = GIB  # of entries in a cluster that loses a bookie
     repair_ledgers: int = 10_000  # small ones, which are audited
     repair_window_s: float = 2.0  # of appends with a repair, and of as many without
+    upkeep_window_s: float = 20.0  # of pushes beside each kind of upkeep, and without
+    upkeep_ledgers: int = 10_000  # small ones, in each of three bookies
+    idle_followers: int = 1_000
+    idle_s: float = 10.0
+    killed_bytes: int = 10 * GIB  # in the journal of a bookie that is killed
+    trimmed_s: float = (
+        120.0  # of a log that is written at full rate and trimmed, with bookie processes and with embedded ones
+    )
     spark_rows: int = 2_000_000  # of a job of Spark's
     spark_job_rows: int = 10_000_000  # of a long one
 
@@ -82,6 +90,12 @@ QUICK = Scale(
     repair_bytes=128 * MIB,
     repair_ledgers=300,
     repair_window_s=0.5,
+    upkeep_window_s=1.0,
+    upkeep_ledgers=300,
+    idle_followers=100,
+    idle_s=1.0,
+    killed_bytes=256 * MIB,
+    trimmed_s=5.0,
     spark_rows=100_000,
     spark_job_rows=200_000,
 )

@@ -14,8 +14,8 @@ from benchmarks.peers.results import Candidate, Results, judge, reference
 _HEAD = """\
 # Side by side: results
 
-What `make bench-peers` found; [Performance](performance.md#side-by-side) says what is compared, and what is not. This page
-is made by the program: `make bench-peers ARGS=--publish` measures and writes it again."""
+What `make bench-peers` found; [Performance](performance-details.md#side-by-side) says what is compared, and what is not.
+This page is made by the program: `make bench-peers ARGS=--publish` measures and writes it again."""
 
 _PERCENTILES = ("p50_us", "p99_us", "p999_us")
 

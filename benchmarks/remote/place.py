@@ -61,6 +61,17 @@ class RemotePlace:
         """Of the bookies."""
         return [process.pid for process in self._processes]
 
+    @contextmanager
+    def started_again(self, number: int) -> Iterator[None]:
+        """Starts a bookie whose process has ended, and is left when it is to end. Returns when it serves."""
+        command = self._processes[number].args
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
+        ) as process:
+            self._processes[number] = process
+            _expect(process, "ready\n")
+            yield
+
     def meter(self) -> Meter:
         """Time and CPU time from now on, the bookies' included."""
         return Meter(*self.process_ids)
@@ -89,7 +100,7 @@ class RemotePlace:
 class RemotePlaces:
     """The places of one run: started when they are asked for, and there until this is closed."""
 
-    def __init__(self, directory: Path, spare_files: int) -> None:
+    def __init__(self, directory: Path, spare_files: int | None) -> None:
         self.directory = directory
         self._spare_files = spare_files
         self._stack = ExitStack()
@@ -109,28 +120,33 @@ class RemotePlaces:
 
 
 @contextmanager
-def remote_place(directory: Path, spare_files: int, kind: Kind) -> Iterator[RemotePlace]:
-    """Bookies in this directory; they end when this is left."""
+def remote_place(directory: Path, spare_files: int | None, kind: Kind) -> Iterator[RemotePlace]:
+    """Bookies in this directory; they end when this is left. Without `spare_files` they are as they are by default, and nothing
+    was written before."""
     directory.mkdir()
-    spare_files = min(spare_files, SPARE_FILES_MAX)
-    scheme = "slow-files" if kind.sync_s else "files"
-    metastore, storage = f"lmdb:{directory / 'metadata'}", f"{scheme}?spare_files={spare_files}"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    metastore, storage = f"lmdb:{directory / 'metadata'}", "slow-files" if kind.sync_s else "files"
+    if spare_files is not None:
+        spare_files = min(spare_files, SPARE_FILES_MAX)
+        storage = f"{storage}?spare_files={spare_files}"
     with ExitStack() as stack:
         processes: list[subprocess.Popen[str]] = []
         for number in range(kind.bookies):
             arguments = [str(directory / f"{number}"), metastore, storage, kind.listen, str(kind.sync_s)]
             command = [sys.executable, "-m", "benchmarks.remote.bookie", *arguments]
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
             )
             processes.append(stack.enter_context(process))  # which closes its standard input, and waits
         for process in processes:
             _expect(process, "ready\n")
         place = RemotePlace(processes, metastore, kind.transports)
-        if not kind.sync_s:
+        if not kind.sync_s and spare_files is not None:
             trio.run(warm_up, place, spare_files)
         yield place
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _expect(process: subprocess.Popen[str], line: str) -> None:
