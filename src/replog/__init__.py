@@ -64,6 +64,7 @@ from replog.errors import (
     WrongEventLoopError,
 )
 from replog.log.appending import AppendedLedgers
+from replog.log.compacting import CompactedLog
 from replog.log.cursor import Cursor
 from replog.log.log_reader import LogReader
 from replog.log.log_summaries import CursorLag, LogSummary
@@ -103,6 +104,7 @@ __all__ = [
     "CommandRefusedError",
     "CommandTimeoutError",
     "CompressionUnavailableError",
+    "CompactedLog",
     "ConfigError",
     "Cursor",
     "CursorLag",

@@ -60,6 +60,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "recover_ledger": (999,),
     "restore": ("/dev/null/no-directory",),
     "retain_log": ("log",),
+    "compact_log": ("log",),
     "retire_transactions": ("log", ["absent"]),
     "RunningMachine.read": (length,),
     "call": (Machine.wave,),
@@ -75,6 +76,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 NAMED: dict[str, dict[str, Any]] = {
     "move_cursor": {"to": "1:0"},
     "retain_log": {"size_bytes": 1 << 40},
+    "compact_log": {"into": "compacted"},
     "run_machine": {"listen": ()},
     "trim_ledger": {"before": 0},
     "trim_log": {"before": "1:0"},

@@ -227,6 +227,18 @@ def test_keys_and_headers_are_appended_and_shown(replog_log: Run) -> None:
     assert replog_log("read", "log", "--keys", "--json")[0] == 2
 
 
+def test_a_log_is_compacted_into_another(replog_log: Run) -> None:
+    for key, entry in (("a", "1"), ("b", "2"), ("a", "3")):
+        assert replog_log("append", "log", entry, "--key", key)[0] == 0
+    done = "log new: 2 of 3 entries kept, of 2 keys; log log was read, up to 3:0\n"
+    assert replog_log("compact", "log", "--into", "new") == (0, done, "")
+    assert replog_log("read", "new", "--keys")[1] == "b\t2\na\t3\n"
+    found = json.loads(replog_log("compact", "log", "--into", "newer", "--json")[1])
+    assert found == {"log": "log", "into": "newer", "read_entries": 3, "kept_entries": 2, "keys": 2, "through": "3:0"}
+    status, _, errors = replog_log("compact", "log", "--into", "new")
+    assert (status, "there is a log 'new' already" in errors) == (2, True)
+
+
 def test_the_last_entries_are_found_without_reading_the_rest(
     replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

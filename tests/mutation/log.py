@@ -4,6 +4,7 @@ from tests.mutation.table import SourceMutant
 
 _FIRST = {
     "log/catalog.py": ("tests/log/test_catalog.py", "tests/log/test_trimming.py"),
+    "log/compacting.py": ("tests/log/test_compacting.py",),
     "log/log_reader.py": (
         "tests/log/test_reading_cancelled.py",
         "tests/log/test_reader.py",
@@ -46,6 +47,14 @@ def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> So
 
 
 MUTANTS = (
+    _mutant(
+        "first-value-kept",
+        "-",
+        "log/compacting.py",
+        "return not record.is_tombstone and self._last.get(record.key) == record.position",
+        "return not record.is_tombstone",
+        "a compaction keeps values that were replaced",
+    ),
     _mutant(
         "deposed-leader-rolls",
         "L5",

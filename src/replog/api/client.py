@@ -26,6 +26,7 @@ from replog.config import check_number, check_types
 from replog.errors import ConfigError, StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
+from replog.log.compacting import CompactedLog, LogCompaction
 from replog.log.cursor_catalog import CursorCatalog
 from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
@@ -350,6 +351,28 @@ class Client(LedgerVerbs, CursorVerbs):
         `LogNotFoundError`, `ConfigError`, `MetastoreError`. If it raises or is cancelled, calling again is harmless."""
         kept = Retention(age=age, size_bytes=size_bytes, committed=committed)
         return await retain(name, kept, self._ledgers, self._log_driver, self._cursors)
+
+    async def compact_log(
+        self,
+        name: str,
+        *,
+        into: str,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+    ) -> CompactedLog:
+        """Writes the last value of each key of a log into a new log, in order; returns what was kept of what.
+
+        Entries without a key are kept, tombstones are not. It reads twice what is known to be confirmed when it begins, keeps the
+        keys in memory, and disturbs no writer: what is appended meanwhile is left out. The new log exists at the end, whole, or
+        not at all; nobody else may create it meanwhile. Both logs have this password.
+
+        Raises `ConfigError` if there is a log `into`, `LogNotFoundError`, `TrimmedError` if the log is trimmed meanwhile;
+        otherwise as `read_log` and `append_ledgers`. If it raises or is cancelled, nothing is left but ledgers that
+        `sweep_log` deletes, unless it raises `MetastoreUncertainError`: then the new log may exist, whole."""
+        wanted = self.default_quorum if quorum is None else quorum
+        known = self._ledgers, self._log_driver, self._logs
+        return await LogCompaction(name, into, *known, wanted, password, digest_type).run()
 
     async def delete_log(self, name: str, *, password: bytes = b"") -> None:
         """Fences a log's writer, and deletes the log, its ledgers and its cursors. Deleting again is harmless.

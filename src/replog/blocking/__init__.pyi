@@ -35,6 +35,7 @@ from replog.errors import (
     StorageError,
 )
 from replog.log.appending import AppendedLedgers
+from replog.log.compacting import CompactedLog
 from replog.log.log_summaries import CursorLag, LogSummary
 from replog.log.record_batches import Positions, Record, RecordBatch
 from replog.log.retention import Retention
@@ -376,6 +377,24 @@ class Client:
 
         Raises `TrimBlockedError`, which names the cursor that needs more, after it has trimmed what is before that;
         `LogNotFoundError`, `ConfigError`, `MetastoreError`. If it raises or is cancelled, calling again is harmless."""
+    def compact_log(
+        self,
+        name: str,
+        *,
+        into: str,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+    ) -> CompactedLog:
+        """Writes the last value of each key of a log into a new log, in order; returns what was kept of what.
+
+        Entries without a key are kept, tombstones are not. It reads twice what is known to be confirmed when it begins, keeps the
+        keys in memory, and disturbs no writer: what is appended meanwhile is left out. The new log exists at the end, whole, or
+        not at all; nobody else may create it meanwhile. Both logs have this password.
+
+        Raises `ConfigError` if there is a log `into`, `LogNotFoundError`, `TrimmedError` if the log is trimmed meanwhile;
+        otherwise as `read_log` and `append_ledgers`. If it raises or is cancelled, nothing is left but ledgers that
+        `sweep_log` deletes, unless it raises `MetastoreUncertainError`: then the new log may exist, whole."""
     def delete_log(self, name: str, *, password: bytes = b"") -> None:
         """Fences a log's writer, and deletes the log, its ledgers and its cursors. Deleting again is harmless.
 

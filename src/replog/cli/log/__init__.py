@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replog.cli.apps import App
-from replog.cli.log import appending, looking, printing, retaining, transactions
+from replog.cli.log import appending, compacting, looking, printing, retaining, transactions
 
 app = App(no_args_is_help=True, help="Write, read and look after logs.")
 app.command("list")(looking.list_logs)
@@ -13,6 +13,7 @@ app.command()(printing.read)
 app.command()(printing.tail)
 app.command()(looking.trim)
 app.command()(retaining.retain)
+app.command()(compacting.compact)
 app.command()(looking.sweep)
 app.command()(transactions.transactions)
 app.command()(looking.delete)

@@ -1,0 +1,155 @@
+"""Compaction into a new log: the last value of each key, in order, whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import replog
+from replog.config import ClientOptions
+from replog.errors import ConfigError, LogNotFoundError, MetastoreError
+from replog.log.record_batches import Record
+from replog.protocol.model import Position
+from replog.testing import Fault
+from tests.kit import cluster, read_log
+
+Row = tuple[bytes | None, bytes | None]  # key and data; None is a tombstone
+
+
+async def records(client: replog.Client, name: str) -> list[Record]:
+    async with client.read_log(name) as reader:
+        return [record async for record in reader]
+
+
+async def write(client: replog.Client, rows: list[Row], headers: Mapping[str, bytes] | None = None) -> None:
+    async with client.write_log("log") as log:
+        for key, data in rows:
+            await log.append(data, key=key, headers=headers)
+
+
+async def test_compaction_keeps_the_last_value_of_each_key(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        rows: list[Row] = [(b"a", b"1"), (b"b", b"2"), (None, b"plain"), (b"a", b"3"), (b"c", b"4"), (b"b", None)]
+        await write(client, rows, {"h": b"v"})
+        done = await client.compact_log("log", into="new")
+        assert done == replog.CompactedLog("log", "new", 6, 3, 3, Position(1, 5))
+        found = await records(client, "new")
+        assert [(each.key, each.data) for each in found] == [(None, b"plain"), (b"a", b"3"), (b"c", b"4")]
+        assert {each.headers["h"] for each in found} == {b"v"}
+        before = {each.data: each.timestamp_ns for each in await records(client, "log")}
+        assert all(each.timestamp_ns == before[each.data] for each in found)
+        assert len(before) == 6
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | st.sampled_from([b"1", b"2"]))
+        | st.tuples(st.none(), st.sampled_from([b"3", b"4"])),
+        max_size=30,
+    ),
+    st.integers(1, 400),
+)
+def test_compaction_agrees_with_a_dictionary(rows: list[Row], roll_bytes: int) -> None:
+    async def main() -> None:
+        async with cluster() as world, world.client(ClientOptions(roll_bytes=roll_bytes)) as client:
+            async with client.write_log("log") as log:
+                for number, (key, data) in enumerate(rows):
+                    await log.append(data, key=key)
+                    if number % 5 == 4:
+                        await log.roll()
+            await client.compact_log("log", into="new")
+            last = {key: at for at, (key, _) in enumerate(rows)}
+            expected = [
+                row for at, row in enumerate(rows) if row[0] is None or (last[row[0]] == at and row[1] is not None)
+            ]
+            assert [(each.key, each.data) for each in await records(client, "new")] == expected
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_what_is_appended_meanwhile_is_left_out(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client, client.write_log("log") as log:
+        await log.extend([b"1", b"2"], keys=[b"a", b"b"])
+        await log.flush()
+
+        def append_late(operation: str, key: str) -> None:
+            # The compaction has read everything once, and creates its first ledger.
+            if operation == "create" and key.startswith("logs/new/"):
+                log.push_nowait(b"late", key=b"a")
+                log.push_nowait(b"late", key=b"c")
+                late.append(key)
+
+        late: list[str] = []
+        world.metastore._choose = append_late
+        done = await client.compact_log("log", into="new")
+        await log.flush()
+        assert late
+        assert done.through == Position(1, 1)
+        assert [each.data for each in await records(client, "new")] == [b"1", b"2"]
+        assert await log.append(b"goes on", key=b"a") > done.through
+
+
+async def test_compaction_refuses_a_log_that_exists(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        await write(client, [(b"a", b"1")])
+        async with client.write_log("new") as log:
+            await log.append(b"mine")
+        for into in ("new", "log"):
+            with pytest.raises(ConfigError, match=r"there is a log .* already"):
+                await client.compact_log("log", into=into)
+        assert await read_log(client, "new") == [b"mine"]
+        with pytest.raises(LogNotFoundError):
+            await client.compact_log("other", into="newer")
+        await client.delete_log("new")
+        await client.compact_log("log", into="new")
+        assert await read_log(client, "new") == [b"1"]
+
+
+async def test_an_empty_log_is_compacted_into_an_empty_one(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        await write(client, [])
+        assert (await client.compact_log("log", into="new")).through is None
+        assert await read_log(client, "new") == []
+        await write(client, [(b"a", b"1"), (b"a", None)])
+        assert (await client.compact_log("log", into="newer")).kept_entries == 0
+        assert await read_log(client, "newer") == []
+
+
+async def test_cancelled_compaction_leaves_no_log_and_no_ledger(autojump_clock: trio.testing.MockClock) -> None:
+    """It is cancelled when all is written, and the log's record is about to be."""
+    async with cluster() as world, world.client() as client:
+        await write(client, [(b"a", b"1")])
+        before = await client.ledgers()
+
+        def cancel(operation: str, key: str) -> Fault | None:
+            if (operation, key) != ("create", "logs/new") or scope.cancel_called:
+                return None
+            scope.cancel()
+            return Fault.UNAVAILABLE
+
+        world.metastore._choose = cancel
+        with trio.CancelScope() as scope:
+            await client.compact_log("log", into="new")
+        assert scope.cancelled_caught
+        assert await client.ledgers() == before
+        with pytest.raises(LogNotFoundError):
+            await client.log_metadata("new")
+        await client.compact_log("log", into="new")
+        assert await read_log(client, "new") == [b"1"]
+
+
+async def test_compaction_raises_when_the_metastore_fails(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        await write(client, [(b"a", b"1")])
+        world.metastore._choose = lambda operation, key: Fault.UNAVAILABLE if operation == "create" else None
+        with pytest.raises(MetastoreError):
+            await client.compact_log("log", into="new")
+        world.metastore._choose = None
+        await client.compact_log("log", into="new")
+        assert await read_log(client, "new") == [b"1"]
