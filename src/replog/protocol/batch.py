@@ -365,16 +365,17 @@ def decode(data: bytes) -> Batch:
         raise RemoteProtocolError(f"a batch of format {version}: this replog reads format {FORMAT}, upgrade it")
     digest_type = _DIGEST_TYPES.get(digest_number)
     kind, whole = Batch, size
-    if digest_type is None or flags & _UNKNOWN_FLAGS:
-        raise RemoteProtocolError(
-            f"a batch with digest type {digest_number}, flags {flags:#x}: unknown, upgrade replog"
-        )
-    if flags & COMPRESSED:
-        kind, whole = CompressedBatch, HEADER.size + plain_bytes + CODE_SIZES[digest_type]
-        if whole > BATCH_BYTES_MAX or size <= whole - plain_bytes:
+    if digest_type is None or flags:
+        if digest_type is None or flags & _UNKNOWN_FLAGS:
             raise RemoteProtocolError(
-                f"a compressed batch that claims {whole} bytes in {size}; the limit is {BATCH_BYTES_MAX}"
+                f"a batch with digest type {digest_number}, flags {flags:#x}: unknown, upgrade replog"
             )
+        if flags & COMPRESSED:
+            kind, whole = CompressedBatch, HEADER.size + plain_bytes + CODE_SIZES[digest_type]
+            if whole > BATCH_BYTES_MAX or size <= whole - plain_bytes:
+                raise RemoteProtocolError(
+                    f"a compressed batch that claims {whole} bytes in {size}; the limit is {BATCH_BYTES_MAX}"
+                )
     if size != len(data) or size > BATCH_BYTES_MAX:
         raise RemoteProtocolError(f"a batch that claims {size} bytes in {len(data)}; the limit is {BATCH_BYTES_MAX}")
     if not 1 <= count <= BATCH_COUNT_MAX or HEADER.size + 4 * (count + 1) + CODE_SIZES[digest_type] > whole:
