@@ -26,15 +26,16 @@ HEADER = "| segments | open to write | open to read from the beginning | roll | 
 
 
 class CountingMetastore(MemoryMetastore):
-    """Counts the calls about logs, and the bytes of the values that go either way."""
+    """Counts the calls about keys with this prefix, and the bytes of the values that go either way."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "logs/") -> None:
         super().__init__()
+        self.prefix = prefix
         self.calls = 0
         self.bytes = 0
 
     def _count(self, key: str, size_bytes: int) -> None:
-        if key.startswith("logs/"):
+        if key.startswith(self.prefix):
             self.calls += 1
             self.bytes += size_bytes
 
@@ -45,7 +46,7 @@ class CountingMetastore(MemoryMetastore):
     async def get(self, key: str) -> Versioned:
         self._count(key, 0)
         found = await super().get(key)
-        self.bytes += len(found.value) if key.startswith("logs/") else 0
+        self.bytes += len(found.value) if key.startswith(self.prefix) else 0
         return found
 
     async def put(self, key: str, value: bytes, expected: int) -> int:

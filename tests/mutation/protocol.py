@@ -15,6 +15,7 @@ _FIRST = {
     "digest.py": ("tests/protocol/test_digest.py", "tests/protocol/test_batch.py"),
     "fencing.py": ("tests/protocol/test_spec_fencing.py",),
     "lacking.py": ("tests/protocol/test_spec_gaps.py",),
+    "ledger_metadata.py": ("tests/protocol/test_model.py", "tests/records/test_chunks.py"),
     "model.py": ("tests/protocol/test_model.py", "tests/protocol/test_chaining.py"),
     "quorum.py": ("tests/protocol/test_quorum.py",),
     "reading.py": ("tests/protocol/test_reading.py", "tests/protocol/test_spec_reading.py"),
@@ -286,7 +287,7 @@ MUTANTS = (
     _mutant(
         "recovery-term-is-writers",
         "T2",
-        "model.py",
+        "ledger_metadata.py",
         "state=LedgerState.IN_RECOVERY, term=self.term + 1, owner=owner)",
         "state=LedgerState.IN_RECOVERY, owner=owner)",
         "the record of a ledger in recovery still has the writer's term",

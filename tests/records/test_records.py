@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replog.errors import MetastoreCorruptError
+from replog.protocol.chunks import Chunk, ChunkContents
 from replog.protocol.contents import Contents
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
@@ -29,6 +30,7 @@ from replog.protocol.model import (
     Segment,
 )
 from replog.protocol.quorum import Quorum
+from replog.records.chunks import decode_chunk, encode_chunk
 from replog.records.cursors import decode_cursor, encode_cursor
 from replog.records.jobs import JobLedger, JobPart
 from replog.records.ledgers import decode_ledger, encode_ledger
@@ -46,6 +48,7 @@ from replog.records.logs import (
 )
 from replog.records.paths import (
     LEDGER_ID_MAX,
+    chunk_key_path,
     job_key_path,
     job_part_key_path,
     ledger_key_path,
@@ -93,6 +96,24 @@ UNBOUNDED = LedgerMetadata(
 )
 
 FULL = attrs.evolve(UNBOUNDED, ledger_id=9, durability=Durability.WRITE_QUORUM, full_before=73)
+CHUNKED = attrs.evolve(
+    UNBOUNDED,
+    ledger_id=10,
+    trim_to=7,
+    chunks=(
+        Chunk(7, 29, 1, 2, 300, "00112233445566778899aabbccddeeff"),
+        Chunk(30, 39, 1, 1, 412, "ffeeddccbbaa99887766554433221100"),
+    ),
+)
+CHUNK = ChunkContents((Fragment(30, ("a", "b", "c")), Fragment(35, ("a", "b", "d"))), (Gap(1, 30, 34),))
+CHUNK_OF_CHUNKS = ChunkContents(
+    chunks=(
+        Chunk(7, 12, 1, 1, 95, "0123456789abcdef0123456789abcdef"),
+        Chunk(13, 29, 1, 1, 201, "fedcba9876543210fedcba9876543210"),
+    )
+)
+CHUNK_NAME = Chunk(30, 39, 1, 1, 412, CHUNK.digest())
+UPPER_NAME = Chunk(7, 29, 1, 2, 300, CHUNK_OF_CHUNKS.digest())
 UNBOUNDED_LOG = attrs.evolve(LOG, segments=(LOG.segments[0], attrs.evolve(LOG.segments[1], term=4)), is_unbounded=True)
 
 PENDING = PendingLedger(LOG.name, 12_346, 6, 1_763_600_000_002)
@@ -107,14 +128,25 @@ CURSOR = CursorRecord(LOG.name, "billing", Position(5, 17), 3, "process 1 on her
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
 
 
-GOLDEN: dict[
-    str,
-    tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart | CursorRecord, str],
-] = {
+Golden = LedgerMetadata | ChunkContents | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart | CursorRecord
+GOLDEN: dict[str, tuple[Any, Any, Golden, str]] = {
     "ledger-closed-v1": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
     "ledger-open-v1": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
     "ledger-unbounded-v1": (encode_ledger, decode_ledger, UNBOUNDED, ledger_key_path(UNBOUNDED.ledger_id)),
     "ledger-write-quorum-v1": (encode_ledger, decode_ledger, FULL, ledger_key_path(FULL.ledger_id)),
+    "ledger-chunked-v1": (encode_ledger, decode_ledger, CHUNKED, ledger_key_path(CHUNKED.ledger_id)),
+    "ledger-chunk-v1": (
+        encode_chunk,
+        lambda key, value: decode_chunk(key, value, CHUNK_NAME),
+        CHUNK,
+        chunk_key_path(10, CHUNK_NAME.name),
+    ),
+    "ledger-chunk-of-chunks-v1": (
+        encode_chunk,
+        lambda key, value: decode_chunk(key, value, UPPER_NAME),
+        CHUNK_OF_CHUNKS,
+        chunk_key_path(10, UPPER_NAME.name),
+    ),
     "log-v1": (encode_log, decode_log, LOG, log_key_path(LOG.name)),
     "log-unbounded-v1": (encode_log, decode_log, UNBOUNDED_LOG, log_key_path(LOG.name)),
     "log-deleted-v1": (encode_log, decode_log, DELETED_LOG, log_key_path(LOG.name)),
@@ -151,9 +183,12 @@ def test_format_is_unchanged(name: str) -> None:
 def test_every_field_of_a_record_is_written() -> None:
     logs = ((UNBOUNDED_LOG, LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
     more = (*logs, ((JOB_LEDGER,), encode_job_ledger), ((JOB_PART,), encode_job_part), ((CURSOR,), encode_cursor))
-    for records, encode in (((FULL, LEDGER), encode_ledger), *more):
+    chunks = ((CHUNK, CHUNK_OF_CHUNKS), encode_chunk)
+    unbounded = attrs.evolve(CHUNKED, durability=Durability.WRITE_QUORUM, full_before=73)
+    for records, encode in (((unbounded, LEDGER), encode_ledger), chunks, *more):
         written = json.loads(encode(records[0]))  # type: ignore[arg-type]
-        fields = attrs.fields(type(records[0]))
+        # What a value no longer names concerns only who changes the record (M4).
+        fields = [field for field in attrs.fields(type(records[0])) if field.name != "unnamed"]
         assert set(written) - {"required"} == {"format", *(field.name for field in fields)}
         for field in fields:
             if field.default is not attrs.NOTHING and not isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ class LedgerVerbs(ABC):
         back), `LedgerRolledBackError`, `LedgerNotFoundError`, `ConfigError` for a bounded ledger or a log's, `MetastoreError`.
         If it raises or is cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from
         there."""
-        metadata, _ = await self._ledgers.records.get(ledger_id)
+        metadata, _ = await self._ledgers.records.get_head(ledger_id)
         terms.check_alone(metadata, "taken over")
         async with await self._ledgers.take_over(
             ledger_id, password, accept_loss=accept_loss, compression=compression
@@ -108,7 +108,7 @@ class LedgerVerbs(ABC):
         Raises `RecoveryUndecidedError` if a bookie doesn't answer (retry: yes), `LedgerNotFoundError`, `UnauthorizedError`,
         `ConfigError` for a bounded ledger, `MetastoreError`."""
         ledgers = self._ledgers
-        metadata, _ = await ledgers.records.get(ledger_id)
+        metadata, _ = await ledgers.records.get_head(ledger_id)
         ledgers.authorize(metadata, password)
         key = ledger_key(ledger_id, password)
         return await terms.raise_term(ledger_id, key, ledgers.context, ledgers.options.read_timeout_s)

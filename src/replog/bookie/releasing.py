@@ -11,7 +11,7 @@ from replog.abc import Metastore, StoredRange
 from replog.bookie.server import BookieServer
 from replog.errors import KeyNotFoundError, MetastoreUncertainError, VersionConflictError
 from replog.protocol.releasing import ForeignRange, Release, foreign_ranges
-from replog.records.ledgers import decode_ledger
+from replog.records.chunks import read_whole_ledger
 from replog.records.paths import ledger_key_path
 from replog.runtime.nursery import for_each
 
@@ -44,10 +44,9 @@ class Releasing:
     async def _release(self, ledger_id: int) -> None:
         key = ledger_key_path(ledger_id)
         try:
-            found = await self._metastore.get(key)
+            metadata, found = await read_whole_ledger(self._metastore.get, ledger_id)
         except KeyNotFoundError:
             return  # garbage collection drops all of it
-        metadata = decode_ledger(key, found.value)
         stamps = {each.stamp for each in await self._stored(ledger_id)} if metadata.is_unbounded else ()
         ranges = foreign_ranges(metadata, self._bookie.bookie_id, stamps)
         if not ranges or self._bookie.filling.was_filled(ledger_id):

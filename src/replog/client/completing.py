@@ -78,16 +78,33 @@ class LedgerCompletion:
         say. What the record says to be full is not asked for. A ledger that was deleted meanwhile lacks nothing.
 
         Raises `WriteQuorumError` at the deadline. If it raises or is cancelled, what was copied stays."""
-        todo = {each.first_entry_id for each in fixed_fragments(metadata) if each.last_entry_id >= metadata.full_before}
-        progress = _Progress(metadata, version, todo, trio.current_time())
+        progress = _Progress(metadata, version, _todo(metadata), trio.current_time())
+        is_done = False
         with trio.move_on_after(self._options.write_quorum_timeout_s):
             try:
+                await self._load(progress)
                 await self._fill_until_full(progress)
             except LedgerNotFoundError:
-                todo.clear()
-        if todo:
+                pass
+            is_done = True
+        if not is_done:
             raise self._error(metadata, progress)
         return progress.metadata
+
+    async def _load(self, progress: _Progress) -> None:
+        """Loads the fragments in chunks that are not known to be full (M4): few, unless many closes have failed."""
+        while any(chunk.last_entry_id >= progress.metadata.full_before for chunk in progress.metadata.chunks):
+            try:
+                await self._reread(progress)
+                progress.todo = _todo(progress.metadata)
+                return
+            except MetastoreError as error:
+                progress.problem = error
+                await trio.sleep(_PAUSE_MAX_S)
+
+    async def _reread(self, progress: _Progress) -> None:
+        ledger_id, since = progress.metadata.ledger_id, progress.metadata.full_before
+        progress.metadata, progress.version = await self._context.records.get_head(ledger_id, since=since)
 
     async def _fill_until_full(self, progress: _Progress) -> None:
         # The first round needs nothing from the metastore: in most closes nothing lacks.
@@ -100,7 +117,7 @@ class LedgerCompletion:
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
                 bookies = await self._auditor.bookies()
-                progress.metadata, progress.version = await self._context.records.get(progress.metadata.ledger_id)
+                await self._reread(progress)
                 progress.problem = None
             except MetastoreError as error:
                 progress.problem = error
@@ -129,8 +146,8 @@ class LedgerCompletion:
                 progress.metadata, progress.version = machine.metadata, machine.version
 
         left = [each for each in fixed_fragments(metadata) if each.first_entry_id in progress.todo]
-        # What was trimmed meanwhile lacks nothing.
-        progress.todo.intersection_update([each.first_entry_id for each in left])
+        # What was trimmed meanwhile lacks nothing. What is in a chunk is filled once it is loaded.
+        progress.todo.intersection_update([each for each in progress.todo if each >= metadata.trim_to])
         await for_each(fill, left, self._options.repair_fragments_at_once)
 
     def _error(self, metadata: LedgerMetadata, progress: _Progress) -> WriteQuorumError:
@@ -147,6 +164,10 @@ class LedgerCompletion:
         )
         error.__cause__ = progress.problem
         return error
+
+
+def _todo(metadata: LedgerMetadata) -> set[int]:
+    return {each.first_entry_id for each in fixed_fragments(metadata) if each.last_entry_id >= metadata.full_before}
 
 
 def _shown(lack: Lack, result: Filled) -> str:

@@ -123,7 +123,7 @@ class LedgerReader:
         await scan.wait_for_news(min(_BUSY_S, self._follow_wait_s), self._follow_wait_s)
         if scan.has_news:
             return
-        before, version = await records.get(self.ledger_id)
+        before, version = await records.get_head(self.ledger_id)
         scan.record_read(before)
         if scan.has_news or scan.is_at_end:
             return

@@ -7,13 +7,13 @@ resolves that by reading back (M1).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
 import trio
 
-from replog.abc import Metastore
+from replog.abc import Metastore, Versioned
 from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
@@ -26,11 +26,13 @@ from replog.errors import (
     TransientError,
     VersionConflictError,
 )
+from replog.protocol.chunks import Chunk, new_chunks
 from replog.protocol.effects import ReadMetadata, WriteMetadata
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import LedgerMetadata
-from replog.records.ledgers import decode_ledger, encode_ledger, ledger_id_pages
-from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id, ledger_key_path
+from replog.records.chunks import decode_chunk, encode_chunk, read_ledger, unnamed_chunks
+from replog.records.ledgers import encode_ledger, ledger_id_pages
+from replog.records.paths import NEXT_LEDGER_ID_KEY, chunk_key_path, decode_next_ledger_id, ledger_key_path
 from replog.runtime.nursery import for_each
 
 _FIRST_PAUSE_S = 0.01
@@ -106,13 +108,29 @@ class LedgerRecords:
                 await self.pause(deadline, error)
 
     async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """A ledger's record and its version. Raises `LedgerNotFoundError`, `MetastoreError`."""
-        key = ledger_key_path(ledger_id)
+        """A ledger's record, with all its fragments, and its version. Raises `LedgerNotFoundError`, `MetastoreError`."""
+        return await self._get(ledger_id, lambda _chunk: True)
+
+    async def get_head(
+        self, ledger_id: int, *, at: int | None = None, since: int | None = None
+    ) -> tuple[LedgerMetadata, int]:
+        """As `get`, without the fragments that are in chunks (M4); but with that of the entry `at`, and with all from the entry
+        `since` on."""
+
+        def wanted(chunk: Chunk) -> bool:
+            return (at is not None and chunk.holds(at)) or (since is not None and chunk.last_entry_id >= since)
+
+        return await self._get(ledger_id, wanted)
+
+    async def _get(self, ledger_id: int, wanted: Callable[[Chunk], bool]) -> tuple[LedgerMetadata, int]:
+        def get(key: str) -> Awaitable[Versioned]:
+            return self.read(f"reading ledger {ledger_id}", lambda: self.metastore.get(key))
+
         try:
-            found = await self.read(f"reading ledger {ledger_id}", lambda: self.metastore.get(key))
+            metadata, found = await read_ledger(get, ledger_id, wanted)
         except KeyNotFoundError as error:
             raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
-        return decode_ledger(key, found.value), found.version
+        return metadata, found.version
 
     async def each(
         self, look: Callable[[LedgerMetadata], None], has: Callable[[int], bool] = lambda _ledger_id: True
@@ -155,7 +173,7 @@ class LedgerRecords:
             except (MetastoreUncertainError, KeyExistsError) as error:
                 is_only_request = False
                 try:
-                    found, version = await self.get(metadata.ledger_id)
+                    found, version = await self.get_head(metadata.ledger_id)
                 except LedgerNotFoundError:
                     await self.pause(deadline, error)
                     # It was not written; if an earlier request arrives late, it writes the same record.
@@ -165,9 +183,15 @@ class LedgerRecords:
                     return version, False
                 raise
 
-    async def delete(self, ledger_id: int) -> None:
-        """Deletes a ledger's record, if there is one. Raises `MetastoreError`."""
+    async def delete(self, ledger_id: int, known: LedgerMetadata | None = None) -> None:
+        """Deletes a ledger's record, if there is one; and behind it the chunks that it had, as far as `known` says that. Raises
+        `MetastoreError`: then a repair deletes them."""
         await self.delete_key(ledger_key_path(ledger_id))
+        if known is not None and (known.chunks or known.unnamed):
+            for name in await self.read(
+                "listing index chunks", lambda: self.metastore.children(chunk_key_path(ledger_id))
+            ):
+                await self.delete_key(chunk_key_path(ledger_id, name))
 
     async def perform(self, effect: WriteMetadata | ReadMetadata, machine: LedgerMachine) -> None:
         """Performs a machine's metadata effect and tells the machine the answer."""
@@ -175,7 +199,7 @@ class LedgerRecords:
             if isinstance(effect, WriteMetadata):
                 machine.metadata_written(await self.put(effect.metadata, effect.expected))
             else:
-                machine.metadata_read(*await self.get(effect.ledger_id))
+                machine.metadata_read(*await self.get_head(effect.ledger_id, at=effect.at))
         except VersionConflictError:
             machine.metadata_conflict()
         except MetastoreUncertainError:
@@ -188,13 +212,41 @@ class LedgerRecords:
             machine.abandon(error)
 
     async def put(self, metadata: LedgerMetadata, expected: int) -> int:
-        """Changes a ledger's record by CAS; returns its new version. Raises `VersionConflictError`, `LedgerNotFoundError`,
-        `MetastoreUncertainError`, `MetastoreError`."""
+        """Changes a ledger's record by CAS; returns its new version. New chunks are written before, and those that it no longer
+        names are deleted behind it (M4). Raises `VersionConflictError`, `LedgerNotFoundError`, `MetastoreUncertainError`,
+        `MetastoreError`."""
+        metadata = metadata.packed(expected)
+        for chunk in new_chunks(metadata.chunks):
+            assert chunk.version == expected, "a chunk is made for one version (M4)"
+            assert chunk.contents is not None, "a new chunk has contents (M4)"
+            await self.create_key(chunk_key_path(metadata.ledger_id, chunk.name), encode_chunk(chunk.contents))
         key, value = ledger_key_path(metadata.ledger_id), encode_ledger(metadata)
         try:
-            return await self.persist(f"changing {key}", lambda: self.metastore.put(key, value, expected))
+            version = await self.persist(f"changing {key}", lambda: self.metastore.put(key, value, expected))
         except KeyNotFoundError as error:
             raise LedgerNotFoundError(metadata.ledger_id, "it was deleted") from error
+        await self._delete_chunks(metadata, metadata.unnamed)
+        return version
+
+    async def _delete_chunks(self, metadata: LedgerMetadata, chunks: Sequence[Chunk]) -> None:
+        """Deletes chunks that the record does not name any more. What fails is left to the next repair."""
+        with suppress(MetastoreError):
+            for chunk in chunks:
+                key = chunk_key_path(metadata.ledger_id, chunk.name)
+                with suppress(KeyNotFoundError):  # somebody else was faster
+                    # All of it was trimmed. One that was only loaded has chunks that are still named, or are here by themselves.
+                    if chunk.level > 1 and chunk.last_entry_id < metadata.trim_to:
+                        contents = decode_chunk(key, (await self.metastore.get(key)).value, chunk)
+                        await self._delete_chunks(metadata, contents.chunks)
+                    await self.metastore.delete(key)
+
+    async def delete_unnamed_chunks(self, has: Callable[[int], bool] = lambda _ledger_id: True) -> int:
+        """Deletes the chunks that no record names, or ever will, of ledgers that `has` is true of; returns how many. Raises
+        `MetastoreError`."""
+        keys = await self.read("looking for index chunks", lambda: unnamed_chunks(self.metastore, has))
+        for key in keys:
+            await self.delete_key(key)
+        return len(keys)
 
 
 class LedgerIds:

@@ -478,7 +478,7 @@ class LedgerWriter(WriterContext):
         if not isinstance(self.error, FencedError) or self.error.unconfirmed:
             return False
         try:
-            metadata, _ = await self._records.get(self.ledger_id)
+            metadata, _ = await self._records.get_head(self.ledger_id)
         except ReplogError:
             return False  # the writer's own error is raised
         if metadata.state is not LedgerState.CLOSED or metadata.last_entry_id != self.last_add_confirmed:

@@ -127,7 +127,7 @@ class Ledgers:
         has left (T2, R2-R12). As `Client.take_over_ledger`."""
         started = trio.current_time()
         compressor = self._compressor(compression)
-        metadata, version = await self.records.get(ledger_id)
+        metadata, version = await self.records.get_head(ledger_id)
         self.authorize(metadata, password)
         check_unbounded(metadata, "taken over")
         digest, key = Digest(metadata.digest_type, ledger_id, password), ledger_key(ledger_id, password)
@@ -206,7 +206,7 @@ class Ledgers:
             raise ConfigError(
                 f"{first_entry_id!r} is not an entry id: expected a whole number from 0 to {ENTRY_ID_MAX}"
             )
-        metadata, _ = await self.records.get(ledger_id)
+        metadata, _ = await self.records.get_head(ledger_id)
         self.authorize(metadata, password)
         first = metadata.trim_to if first_entry_id is None else first_entry_id
         if first < metadata.trim_to:
@@ -247,7 +247,7 @@ class Ledgers:
         it raises or is cancelled, the ledger stays in recovery and its writer fenced; nothing is cut. After `WriteQuorumError`
         (retry: yes) it is closed."""
         started = trio.current_time()
-        metadata, version = await self.records.get(ledger_id)
+        metadata, version = await self.records.get_head(ledger_id)
         self.authorize(metadata, password)
         if metadata.state is not LedgerState.CLOSED:
             digest = Digest(metadata.digest_type, ledger_id, password)
@@ -257,7 +257,8 @@ class Ledgers:
             assert metadata.last_entry_id is not None
             self.observe(LedgerRecovered(ledger_id, metadata.last_entry_id, trio.current_time() - started))
         completion = self._completion(metadata, password) if fills else None
-        return metadata if completion is None else await completion.complete(metadata, version)
+        metadata = metadata if completion is None else await completion.complete(metadata, version)
+        return (await self.records.get(ledger_id))[0] if metadata.chunks else metadata
 
     async def read_and_delete(self, ledger_id: int) -> None:
         """As `delete`, for a caller that has not read the ledger's record, which names its bookies."""
@@ -270,7 +271,7 @@ class Ledgers:
     async def delete(self, ledger_id: int, known: LedgerMetadata | None = None) -> None:
         """Deletes a ledger's record; bookies drop its entries later (B6). It is not an error if it does not exist. With `known`,
         the record as it was read, its bookies are told, and drop the entries within seconds."""
-        await self.records.delete(ledger_id)
+        await self.records.delete(ledger_id, known)
         self.deleted()
         if known is not None:
             await tell_deleted(known, self.context.connections, self.options)

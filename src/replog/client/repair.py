@@ -96,11 +96,16 @@ class Repairer:
         """Fills what is lacking, and returns the audit after it. `replace` are bookies to replace besides those declared lost.
         Raises `MetastoreError`; what was filled by then stays."""
         progress = ProgressTracker(self.counts, report)
+        await self.sweep(has)
         before = await self._audit(has, progress)
         if not before.lacking and not before.draining and not before.misplaced:
             return before
         await self.fill(before, replace, has, progress)
         return await self._audit(has, progress)
+
+    async def sweep(self, has: Callable[[int], bool] = every_ledger) -> None:
+        """Deletes the index chunks, of ledgers that `has` is true of, that no record names (M4). Raises `MetastoreError`."""
+        await self._context.records.delete_unnamed_chunks(has)
 
     async def fill(
         self,
@@ -178,7 +183,7 @@ class Repairer:
         """Fills one fragment. True if a bookie of it was replaced."""
         began_at_s, copied_bytes = trio.current_time(), 0
         for _ in range(_TRIES_MAX):
-            metadata, version = await self._context.records.get(ledger_id)
+            metadata, version = await self._context.records.get_head(ledger_id, at=first_entry_id)
             fragment = fragment_at(metadata, first_entry_id)
             if fragment is None:
                 return False

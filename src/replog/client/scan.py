@@ -261,7 +261,7 @@ class LedgerScan:
         returns as soon as more is confirmed. Raises `MetastoreError`, `LedgerNotFoundError`, `UnauthorizedError`. If
         cancelled, nothing is lost."""
         before = self.last_readable
-        metadata, _ = await self._context.records.get(self.ledger_id)
+        metadata, _ = await self._context.records.get_head(self.ledger_id, at=self._state.machine.next_entry_id)
         self.record_read(metadata)
         if metadata.state is LedgerState.CLOSED:
             return True
@@ -376,7 +376,7 @@ class LedgerScan:
     async def _reread(self) -> None:
         answered = self._state.rereads
         try:
-            metadata, _ = await self._context.records.get(self.ledger_id)
+            metadata, _ = await self._context.records.get_head(self.ledger_id, at=self._state.machine.next_entry_id)
             self._state.machine.metadata_read(metadata)
         except LedgerNotFoundError:
             self._state.machine.metadata_missing()

@@ -50,7 +50,7 @@ async def trim(ledger_id: int, before: int, context: ClientContext) -> int:
         check_alone(metadata, "trimmed")
         return metadata.trimmed(before)
 
-    return (await _change(ledger_id, context, trimmed)).trim_to
+    return (await _change(ledger_id, context, trimmed, before)).trim_to
 
 
 async def raise_term(ledger_id: int, key: bytes, context: ClientContext, timeout_s: float) -> int:
@@ -66,13 +66,13 @@ async def raise_term(ledger_id: int, key: bytes, context: ClientContext, timeout
 
 
 async def _change(
-    ledger_id: int, context: ClientContext, change: Callable[[LedgerMetadata], LedgerMetadata]
+    ledger_id: int, context: ClientContext, change: Callable[[LedgerMetadata], LedgerMetadata], at: int | None = None
 ) -> LedgerMetadata:
     """Changes a record by compare-and-set, again and again until it has what `change` wants. Returns the record."""
     records = context.records
     deadline_s = trio.current_time() + records.timeout_s
     while True:
-        metadata, version = await records.get(ledger_id)
+        metadata, version = await records.get_head(ledger_id, at=at)
         wanted = change(metadata)
         if wanted == metadata:
             return metadata

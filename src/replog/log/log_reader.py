@@ -175,7 +175,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         while trio.current_time() < ends_at_s:
             await self._refresh(segment, scan)
             try:
-                metadata, version = await self._ledgers.records.get(scan.ledger_id)
+                metadata, version = await self._ledgers.records.get_head(scan.ledger_id)
             except LedgerNotFoundError:
                 await self._explain_missing(segment)
                 raise
@@ -220,7 +220,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         key = ledger_key_path(scan.ledger_id)
         assert self._segment is not None
         try:
-            before, version = await self._ledgers.records.get(scan.ledger_id)
+            before, version = await self._ledgers.records.get_head(scan.ledger_id)
         except LedgerNotFoundError:
             await self._explain_missing(self._segment)
             raise

@@ -29,7 +29,7 @@ from replog.protocol.contents import Contents
 from replog.protocol.model import LedgerMetadata, Position
 
 _RETRY_AFTER_S = 5.0
-FRAGMENTS_MAX = 100  # of a ledger: a takeover that finds more rolls, so that no ledger's record grows without a bound
+FRAGMENTS_MAX = 50  # of a ledger: a takeover that finds more rolls, so that few ledgers of logs need index chunks (M4)
 
 
 class CurrentSegment:

@@ -104,6 +104,8 @@ class _TimeSearch:
         scan = self._ledgers.scan(metadata, metadata.fragments[0].first_entry_id, self._password)
         await scan.refresh()
         metadata, last = scan.metadata, scan.last_readable
+        if metadata.chunks:
+            metadata, _ = await self._ledgers.records.get(segment.ledger_id)
         end = Position(segment.number, last)
         for entries in _entries_by_writer(metadata, last):
             entry_id = await self._first_since(metadata, entries)

@@ -28,9 +28,12 @@ class FixedFragment:
 
 
 def fixed_fragments(metadata: LedgerMetadata) -> list[FixedFragment]:
-    """The fragments of a ledger that may be filled, without those that have no entry (F2)."""
+    """The listed fragments of a ledger that may be filled, without those that have no entry (F2)."""
     found = []
     ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
+    if metadata.chunks:  # behind a fragment that was loaded there may be a chunk that was not
+        firsts = [fragment.first_entry_id for fragment in metadata.fragments[:-1]]
+        ends = [min(end, metadata.listed_through(first)) for first, end in zip(firsts, ends, strict=True)]
     if metadata.state is LedgerState.CLOSED:
         assert metadata.last_entry_id is not None, "a closed ledger has an end"
         ends.append(metadata.last_entry_id)

@@ -141,9 +141,11 @@ class WriteMetadata:
 
 @attrs.define
 class ReadMetadata:
-    """Reread the ledger's record. Answer: `metadata_read` or `metadata_missing`."""
+    """Reread the ledger's record, with the fragment of the entry `at` even if that is in a chunk (M4). Answer: `metadata_read` or
+    `metadata_missing`."""
 
     ledger_id: int
+    at: int | None = None
 
 
 @attrs.define

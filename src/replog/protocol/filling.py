@@ -107,11 +107,12 @@ class LedgerFilling(LedgerMachine):
         lost: Collection[str] = (),
         digest: Digest | None = None,
     ) -> None:
-        super().__init__(metadata, version, nonce)
+        fragment = _fixed(metadata, place)
+        super().__init__(metadata, version, nonce, fragment.first_entry_id)
         self.result = Filled()
         self._stage = _Stage.NEW
         self._digest = digest
-        self._fragment = _fixed(metadata, place)
+        self._fragment = fragment
         new = dict(replacements or {})
         assert not set(new.values()) & set(self._fragment.ensemble), "a replacement is new (C2)"
         self._ensemble = tuple(new.get(index, each) for index, each in enumerate(self._fragment.ensemble))
@@ -363,14 +364,14 @@ class LedgerFilling(LedgerMachine):
 
     def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:
         first = self._fragment.first_entry_id
-        ours, wanted = _at(metadata, first), _at(proposed, first)
-        assert wanted is not None, "what was proposed has the fragment"
-        if ours is None or ours.ensemble not in (wanted.ensemble, self._fragment.ensemble):
+        ours, former = _at(metadata, first), self._fragment.ensemble
+        wanted = tuple(self.result.replaced.get(index, each) for index, each in enumerate(former))
+        if ours is None or ours.ensemble not in (wanted, former):
             self._finish("overtaken")
         elif self._changed(metadata) == metadata:
             # It was written, and then somebody changed something else.
             self._settle()
-        elif self.result.replaced and ours.ensemble == self._fragment.ensemble:
+        elif self.result.replaced and ours.ensemble == former:
             # The change may be a bookie's, that drops what this record does not name it for: what it said is no longer true (F5).
             self._ask_again()
         else:

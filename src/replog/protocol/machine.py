@@ -13,10 +13,12 @@ from replog.protocol.model import LedgerMetadata
 class LedgerMachine(ABC):
     """The base of `LedgerWriting` and `LedgerRecovery`. Once `is_done`, every call changes nothing."""
 
-    def __init__(self, metadata: LedgerMetadata, version: int, nonce: str) -> None:
+    def __init__(self, metadata: LedgerMetadata, version: int, nonce: str, looks_at: int | None = None) -> None:
         self.quorum = metadata.quorum
         self._change: Change[LedgerMetadata] = Change(metadata, version, nonce)
         self._effects: list[Effect] = []
+        # An entry that an index chunk may have: its fragment is loaded whenever the record is read again (M4).
+        self._looks_at = looks_at
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -50,12 +52,13 @@ class LedgerMachine(ABC):
         """The CAS under way succeeded."""
         if not self.is_done:
             self._change.written(version)
+            self._change.record = self._change.record.settled()
             self._settle()
 
     def metadata_conflict(self) -> None:
         """The CAS under way met another version: somebody changed the record, or an earlier copy of this CAS did."""
         if not self.is_done:
-            self._effects.append(ReadMetadata(self.metadata.ledger_id))
+            self._effects.append(ReadMetadata(self.metadata.ledger_id, self._looks_at))
 
     def metadata_uncertain(self) -> None:
         """The answer to the CAS under way was lost: it may have happened, and may yet happen (M1)."""
@@ -84,7 +87,7 @@ class LedgerMachine(ABC):
 
     def _propose(self, metadata: LedgerMetadata) -> None:
         assert metadata.ledger_id == self.metadata.ledger_id, "a machine changes its own ledger's record"
-        self._change.propose(metadata)
+        self._change.propose(metadata.packed(self.version))
         self._repeat()
 
     def _repeat(self) -> None:

@@ -141,4 +141,6 @@ def is_outlived(claim: Claim, metadata: LedgerMetadata) -> bool:
     """True if this record gives the entry to a later term than the proof's: so a record was lost that named the proof's writer,
     and the term was raised (T1). What that writer confirmed is gone."""
     confirmed = claim.last_add_confirmed
+    if not metadata.is_listed(confirmed):
+        return False  # such an old claim is of no use to anybody: what is listed is confirmed further
     return confirmed >= metadata.trim_to and metadata.fragment_of(confirmed).term > claim.stamp

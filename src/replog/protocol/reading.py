@@ -46,6 +46,7 @@ class _Stage(enum.Enum):
 TRANSITIONS: Transitions[_Stage] = {
     (_Stage.READING, "nobody has the entry"): _Stage.REFRESHING,
     (_Stage.READING, "a later term was heard of"): _Stage.REFRESHING,
+    (_Stage.READING, "a fragment is not listed"): _Stage.REFRESHING,
     **from_each((_Stage.READING, _Stage.REFRESHING), "metadata read", _Stage.READING),
     **from_each((_Stage.READING, _Stage.REFRESHING), "failed", _Stage.DONE),
 }
@@ -138,7 +139,9 @@ class LedgerReading:
         next."""
         for index, bookie_id in enumerate(self.metadata.last_fragment.ensemble):
             entry_id = self._next_at(index)
-            stamp = self.metadata.fragment_of(entry_id).term
+            is_listed = self.metadata.is_listed(entry_id)
+            # Of an entry whose fragment is not known yet, no batch is taken.
+            stamp = self.metadata.fragment_of(entry_id).term if is_listed else self._last_term
             self._effects.append(SendReadLastAddConfirmed(index, bookie_id, self._confirmed, entry_id, stamp))
 
     def _next_at(self, index: int) -> int:
@@ -254,6 +257,11 @@ class LedgerReading:
             self._fail(LedgerTrimmedError(self.metadata.ledger_id, self.next_entry_id, self.metadata.trim_to))
             return
         last = min(self.last_readable, self.last_wanted)
+        if self.metadata.chunks and (listed := self.metadata.listed_through(self.next_entry_id)) < last:
+            last = listed
+            if listed < self.next_entry_id and self._stage is _Stage.READING:
+                self._move("a fragment is not listed")
+                self._effects.append(ReadMetadata(self.metadata.ledger_id, self.next_entry_id))
         lacking = [
             each
             for each in self._rotations
@@ -355,6 +363,7 @@ class LedgerReading:
     def _accept(self, rotation: _Rotation, batch: Batch, entry_id: int) -> bool:
         good = (
             batch.ledger_id == self.metadata.ledger_id
+            and (not self.metadata.chunks or self.metadata.is_listed(entry_id))
             and batch.stamp == self.metadata.fragment_of(entry_id).term
             and batch.stride == len(self._rotations)
             and batch.holds(entry_id)

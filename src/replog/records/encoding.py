@@ -16,6 +16,7 @@ import attrs
 import cattrs
 
 from replog.errors import MetastoreCorruptError
+from replog.protocol.chunks import Chunk, ChunkContents, is_packed
 from replog.protocol.contents import Contents
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 FORMATS: dict[type, int] = {
     LedgerMetadata: 1,
+    ChunkContents: 1,
     LogMetadata: 1,
     LogPage: 1,
     PendingLedger: 1,
@@ -47,7 +49,9 @@ FORMATS: dict[type, int] = {
     CursorRecord: 1,
 }
 
-Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage, PendingLedger, JobLedger, JobPart, CursorRecord)
+Record = TypeVar(
+    "Record", LedgerMetadata, ChunkContents, LogMetadata, LogPage, PendingLedger, JobLedger, JobPart, CursorRecord
+)
 
 _LOG_FIELDS = (  # a log's record without one of these is damaged: a default would hide segments
     "segments",
@@ -68,7 +72,7 @@ _SEGMENT_TYPES = frozenset(
 
 
 def encode(
-    record: LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart | CursorRecord,
+    record: LedgerMetadata | ChunkContents | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart | CursorRecord,
 ) -> bytes:
     """The bytes of this record."""
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
@@ -84,14 +88,19 @@ def encode(
 
 def _of_its_kind(fields: dict[str, Any], metadata: LedgerMetadata) -> dict[str, Any]:
     """The fields of a ledger, without those of unbounded ledgers if it is bounded, and without those of a guaranteed write quorum
-    if it has none (W8). A version that does not know them refuses the record: it would write it again without them."""
+    if it has none (W8), and without chunks if there are none (M4). A version that does not know them refuses the record: it would
+    write it again without them."""
+    assert is_packed(metadata.chunks, metadata.fragments), "what was loaded is packed before it is written (M4)"
+    del fields["unnamed"]
     required = list(_TERM_FIELDS) if metadata.is_unbounded else []
     if metadata.durability is Durability.WRITE_QUORUM:
         required += _DURABILITY_FIELDS
+    if metadata.chunks:
+        required.append("chunks")
     kept = {
         name: value
         for name, value in fields.items()
-        if name in required or name not in (*_TERM_FIELDS, *_DURABILITY_FIELDS)
+        if name in required or name not in (*_TERM_FIELDS, *_DURABILITY_FIELDS, "chunks")
     }
     return {**kept, "required": required} if required else kept
 
@@ -106,7 +115,9 @@ def _of_log_kind(fields: dict[str, Any]) -> dict[str, Any]:
 
 def decode(key: str, value: bytes, record_type: type[Record]) -> Record:
     """The record of this type in the value of this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
-    fields = read_fields(key, value, FORMATS[record_type], {field.name for field in attrs.fields(record_type)})
+    known = {field.name for field in attrs.fields(record_type)} - {"unnamed"}
+    fields = read_fields(key, value, FORMATS[record_type], known)
+    fields.pop("unnamed", None)
     if record_type is LogMetadata:
         missing = [name for name in _LOG_FIELDS if name not in fields]
         if missing:
@@ -179,6 +190,8 @@ def _make_converter() -> cattrs.Converter:
         converter.register_structure_hook(simple, _strictly(simple))
     converter.register_structure_hook(Gap, _structure_gap)
     converter.register_unstructure_hook(Gap, attrs.astuple)
+    converter.register_structure_hook(Chunk, _structure_chunk)
+    converter.register_unstructure_hook(Chunk, lambda chunk: (*attrs.astuple(chunk.bare(), recurse=False)[:-1],))
     converter.register_structure_hook(Segment, _structure_segment)
     converter.register_unstructure_hook(Segment, _unstructure_segment)
     converter.register_structure_hook(Contents, _structure_contents)
@@ -200,6 +213,14 @@ def _structure_gap(value: Any, _type: type) -> Gap:
     if value[2] is not None and type(value[2]) is not int:
         raise TypeError(f"{value!r} is not a gap: its last entry is a number or null")
     return Gap(*value)
+
+
+def _structure_chunk(value: Any, _type: type) -> Chunk:
+    if not isinstance(value, list) or [type(each) for each in value] != [int, int, int, int, int, str]:
+        raise TypeError(
+            f"{value!r} is not a chunk, which is its first and last entry, its last term, its level, a version, and a digest"
+        )
+    return Chunk(*value)
 
 
 def _unstructure_segment(segment: Segment) -> tuple[int | None, ...]:

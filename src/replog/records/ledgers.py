@@ -45,9 +45,10 @@ def decode_ledger(key: str, value: bytes) -> LedgerMetadata:
 def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
     """What is impossible in a record whose fields all have the right types."""
     starts = [fragment.first_entry_id for fragment in metadata.fragments]
-    faults = []
-    if starts[:1] != [metadata.trim_to] or not _ascends(starts):
-        faults.append(f"fragments: they begin at {starts}, and must rise from {metadata.trim_to}")
+    faults = _chunk_faults(metadata)
+    first = metadata.chunks[-1].last_entry_id + 1 if metadata.chunks else metadata.trim_to
+    if starts[:1] != [first] or not _ascends(starts):
+        faults.append(f"fragments: they begin at {starts}, and must rise from {first}")
     faults += [
         f"fragments: {list(each.ensemble)} are not {metadata.quorum.ensemble} distinct bookies"
         for each in metadata.fragments
@@ -74,9 +75,19 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
     return faults or _term_faults(metadata) or _gap_faults(metadata)
 
 
+def _chunk_faults(metadata: LedgerMetadata) -> list[str]:
+    """What is impossible in the chunks of a record: an entry that is in none of them would be hidden from everybody (M4)."""
+    first, faults = metadata.trim_to, []
+    for chunk in metadata.chunks:
+        if chunk.first_entry_id != first or chunk.last_entry_id < first or chunk.level < 1:
+            faults.append(f"chunks: {chunk.name} does not go on from entry {first}")
+        first = chunk.last_entry_id + 1
+    return faults
+
+
 def _term_faults(metadata: LedgerMetadata) -> list[str]:
     """What is impossible in the terms of a record (T2). A ledger that is read without its terms would be read wrongly."""
-    terms = [fragment.term for fragment in metadata.fragments]
+    terms = [*(chunk.last_term for chunk in metadata.chunks), *(fragment.term for fragment in metadata.fragments)]
     opened, claimed = metadata.open_term, metadata.term
     if terms[0] < WRITER_TERM or terms != sorted(terms) or not terms[-1] <= opened <= claimed:
         return [

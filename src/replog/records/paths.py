@@ -3,7 +3,8 @@
 Ledgers with ids of up to 10 digits have the key `ledgers/NN/NNNN/NNNN`, those with longer ones
 `long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN`. So no key has more than 10 000 children, and no two ids share a key. A log has the key
 `logs/NAME`, with its name percent-encoded, and below it `logs/NAME/pages/NUMBER`,
-`logs/NAME/pending/LEDGER-ID`, `logs/NAME/jobs/JOB/LEDGER-ID` and `logs/NAME/cursors/CURSOR-ID`.
+`logs/NAME/pending/LEDGER-ID`, `logs/NAME/jobs/JOB/LEDGER-ID` and `logs/NAME/cursors/CURSOR-ID`. The index chunks of a ledger (M4)
+are below `ledger-chunks/LEDGER-ID`, and not below the ledger's own key, which is deleted with it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ LEDGER_ID_MAX = (1 << 63) - 1
 LEDGERS_KEY = "ledgers"
 LONG_LEDGERS_KEY = "long-ledgers"
 LOGS_KEY = "logs"
+CHUNKS_KEY = "ledger-chunks"
 NEXT_LEDGER_ID_KEY = "next-ledger-id"  # a decimal number above every ledger id that was given out; it only grows
 LOG_NAME_CHARACTERS_MAX = 200
 LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can take the key
@@ -77,6 +79,12 @@ def parse_ledger_key(key: str) -> int:
     if 0 <= ledger_id <= LEDGER_ID_MAX and ledger_key_path(ledger_id) == key:
         return ledger_id
     raise MetastoreCorruptError(f"key {key!r} is among the ledgers, but is not a ledger's: move it away")
+
+
+def chunk_key_path(ledger_id: int, name: str | None = None) -> str:
+    """The key of an index chunk of a ledger; without a name, the key above all of them."""
+    key = f"{CHUNKS_KEY}/{ledger_id}"
+    return key if name is None else f"{key}/{name}"
 
 
 def decode_next_ledger_id(value: bytes) -> int:

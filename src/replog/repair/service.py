@@ -117,6 +117,7 @@ class RepairService:
 
     async def _pass(self, seen: _Seen, share: Share) -> bool:
         """Audits, fills and audits again. True if nothing is left that could be done."""
+        await self._repairer.sweep(share.has)
         report = await self._audit(share)
         # Paused counts as done: the end of a pause is a change, and begins a pass at once.
         if seen.is_paused or not _is_to_do(report, seen.due):
