@@ -368,6 +368,9 @@ def test_filters_narrow_what_is_read(spark: SparkSession, metastore: str, writte
         assert future.collect() == []
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert reading(spark, metastore, written).where("segment = 2").count() == PER_SEGMENT, (
+        "a session that has stopped it"
+    )
 
 
 def test_a_task_that_is_killed_is_tried_again(spark: SparkSession, metastore: str, written: str) -> None:
