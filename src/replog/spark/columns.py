@@ -1,23 +1,25 @@
 """Rows as Spark gets them: Arrow record batches, made of stored batches without touching their entries.
 
 The columns are those that the schema names; a query that needs fewer names them (`.schema("value binary")`), and the others are
-not made. With `values=binary` there are five, and `log` if the query reads many; `value` may also be a string. With `arrow` and
-`json` there are the log's own columns, and on demand the others, with an underscore before their names.
+not made. With `values=binary` there are five, `log` if the query reads many, and on demand `key` and `headers`; `value` and
+`key` may also be strings. With `arrow` and `json` there are the log's own columns, and on demand the others, with an underscore
+before their names. A tombstone has no value: that is null, and with `arrow` and `json` all columns are.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as arrow
 import pyarrow.compute
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import StructType
 
-from replog.client.entries import EntryBatch
+from replog.client.entries import Entry, EntryBatch
 from replog.errors import ConfigError, SchemaMismatchError
-from replog.spark.values import ValueDecoder, ValueSchema, arrow_schema_of
+from replog.spark.values import DecodedRows, ValueDecoder, ValueSchema, arrow_schema_of
 
 _LOG = spark_types.StructField("log", spark_types.StringType())
 _PLACES = StructType(
@@ -28,6 +30,14 @@ _PLACES = StructType(
         spark_types.StructField("timestamp", spark_types.TimestampType()),
     ]
 )
+_ENVELOPE = StructType(
+    [
+        spark_types.StructField("key", spark_types.BinaryType()),
+        spark_types.StructField("headers", spark_types.MapType(spark_types.StringType(), spark_types.BinaryType())),
+    ]
+)
+_ON_DEMAND = [_LOG, *_PLACES, *_ENVELOPE]
+_HEADERS_TYPE = arrow.map_(arrow.string(), arrow.binary())
 _BINARY = StructType([*_PLACES, spark_types.StructField("value", spark_types.BinaryType())])
 _TIMESTAMP = arrow.timestamp("us", tz="UTC")
 
@@ -43,8 +53,8 @@ def schema_of_rows(values: ValueSchema | None, is_many: bool = False) -> StructT
 
 def _offered(values: ValueSchema | None) -> StructType:
     if values is None:
-        return StructType([_LOG, *_BINARY])
-    places = [spark_types.StructField(f"_{field.name}", field.dataType) for field in [_LOG, *_PLACES]]
+        return StructType([_LOG, *_BINARY, *_ENVELOPE])
+    places = [spark_types.StructField(f"_{field.name}", field.dataType) for field in _ON_DEMAND]
     own = [field for field in places if field.name not in values.schema.names]
     return StructType([*values.schema, *own])
 
@@ -60,8 +70,9 @@ def check_schema(wanted: StructType, values: ValueSchema | None, shown: str) -> 
     """Raises `ConfigError` with all columns that do not exist, or have another type. `shown` says what is read."""
     offered = {field.name: field.dataType for field in _offered(values)}
     types = {name: [of_type] for name, of_type in offered.items()}
-    if values is None:
-        types["value"].append(spark_types.StringType())
+    for name in ("value", "key") if values is None else ("_key",):
+        if types[name] == [spark_types.BinaryType()]:
+            types[name].append(spark_types.StringType())
     faults = [
         f"{field.name} {field.dataType.simpleString()}"
         for field in wanted
@@ -96,7 +107,7 @@ class Columns:
             return f"position {segment}:{places.first + place}"
 
         if self._decoder is None:
-            yield self._assembled({**places.makers(), "value": lambda: self._value(payloads, log, named)})
+            yield self._assembled({**places.makers(), "value": lambda: payloads}, log, named)
             return
         for rows in self._decoder.decode(log, payloads, named):
             count = rows.batch.num_rows
@@ -105,25 +116,38 @@ class Columns:
             for number, name in enumerate(rows.batch.schema.names):
                 # Made only if the query names them: a query for one column pays for one.
                 makers[name] = lambda number=number, rows=rows: rows.batch.column(number)  # type: ignore[misc]
-            yield self._assembled(makers)
 
-    def _value(self, payloads: arrow.Array, log: str, named: Callable[[int], str]) -> arrow.Array:
-        wanted = self._schema.field("value").type
-        try:
-            return payloads if wanted == payloads.type else payloads.cast(wanted)
-        except arrow.ArrowException as error:
-            place = next(place for place, each in enumerate(payloads) if not _is_text(each.as_py()))
-            raise SchemaMismatchError(
-                log, f'{named(place)} is not UTF-8: ask for "value binary" instead of "value string"'
-            ) from error
+            def named_row(place: int, rows: DecodedRows = rows) -> str:
+                return named(rows.first if rows.is_one_entry else rows.first + place)
 
-    def _assembled(self, makers: Mapping[str, Callable[[], arrow.Array]]) -> arrow.RecordBatch:
-        return arrow.RecordBatch.from_arrays([makers[name]() for name in self._schema.names], schema=self._schema)
+            yield self._assembled(makers, log, named_row)
+
+    def _assembled(
+        self, makers: Mapping[str, Callable[[], arrow.Array]], log: str, named: Callable[[int], str]
+    ) -> arrow.RecordBatch:
+        columns = []
+        for field in self._schema:
+            column = makers[field.name]()
+            if column.type != field.type:
+                # Only of bytes: a query may ask for them as texts.
+                column = _as_texts(column, field, log, named)
+            columns.append(column)
+        return arrow.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def _is_text(value: bytes) -> bool:
+def _as_texts(column: arrow.Array, field: arrow.Field, log: str, named: Callable[[int], str]) -> arrow.Array:
     try:
-        value.decode()
+        return column.cast(field.type)
+    except arrow.ArrowException as error:
+        place = next(place for place, each in enumerate(column.to_pylist()) if not _is_text(each))
+        raise SchemaMismatchError(
+            log, f'{named(place)} is not UTF-8: ask for "{field.name} binary" instead of "{field.name} string"'
+        ) from error
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        _ = value is None or value.decode()
     except UnicodeDecodeError:
         return False
     return True
@@ -147,6 +171,8 @@ class _Places:
             "segment": lambda: arrow.repeat(arrow.scalar(self._segment, arrow.int64()), self._count),
             "entry": self._entries,
             "timestamp": self._timestamps,
+            "key": self._keys,
+            "headers": self._headers,
         }
 
     def taken(self, start: int, count: int, is_one_entry: bool) -> dict[str, Callable[[], arrow.Array]]:
@@ -154,10 +180,22 @@ class _Places:
 
         def part(column: Callable[[], arrow.Array]) -> arrow.Array:
             if is_one_entry:
-                return arrow.repeat(column()[start], count)
+                return column().take(arrow.array([start] * count, arrow.int64()))
             return column().slice(start, count)
 
         return {name: (lambda make=make: part(make)) for name, make in self.makers().items()}  # type: ignore[misc]
+
+    def _keys(self) -> arrow.Array:
+        return arrow.array(self._of_each(lambda entry: entry.key), arrow.binary())
+
+    def _headers(self) -> arrow.Array:
+        return arrow.array(self._of_each(lambda entry: list(entry.headers.items()) or None), _HEADERS_TYPE)
+
+    def _of_each(self, get: Callable[[Entry], Any]) -> list[Any]:
+        found: list[Any] = []
+        for batch in self._batches:
+            found += map(get, batch) if batch.has_envelopes else [None] * len(batch)
+        return found
 
     def _entries(self) -> arrow.Array:
         return pyarrow.compute.add(_counted(self._count), arrow.scalar(self.first, arrow.int64()))

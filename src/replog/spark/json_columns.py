@@ -96,6 +96,8 @@ class ColumnReader:
 
     def batch(self, payloads: arrow.BinaryArray) -> arrow.RecordBatch | None:
         """One row for each payload; None if one of them is left to the slow way."""
+        if payloads.null_count:
+            return None  # tombstones
         try:
             # Whoever wrote them: what is no UTF-8 is refused here.
             texts = payloads.cast(arrow.string())

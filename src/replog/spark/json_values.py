@@ -126,10 +126,11 @@ class JsonReader:
         found = None if self._fast is None else self._fast.batch(payloads)
         return self._by_value(payloads.to_pylist(), named) if found is None else found
 
-    def _by_value(self, payloads: Sequence[bytes], named: Callable[[int], str]) -> arrow.RecordBatch:
+    def _by_value(self, payloads: Sequence[bytes | None], named: Callable[[int], str]) -> arrow.RecordBatch:
         columns: list[list[Any]] = [[] for _ in self._columns]
         for place, payload in enumerate(payloads):
-            found = _loads(payload, lambda: named(place))  # noqa: B023 - called at once
+            # A tombstone has a key, and no value: all columns are null.
+            found = {} if payload is None else _loads(payload, lambda: named(place))  # noqa: B023 - called at once
             for values, (name, convert) in zip(columns, self._columns, strict=True):
                 value = found.get(name)
                 try:

@@ -1,7 +1,8 @@
 """How rows are kept in a log's entries: as they are, as Arrow, or as JSON; and the schema, kept with the log.
 
 Rules:
-- `binary`, the default: one column of bytes or texts, one entry for each row. Everybody reads it.
+- `binary`, the default: one column of bytes or texts, one entry for each row. Everybody reads it. The entry's key and headers may
+  be columns beside it.
 - `arrow`: some rows make an entry, up to about a megabyte of them: one Arrow IPC stream, which reads without anything else:
   `pyarrow.ipc.open_stream(record.data).read_all()`.
 - `json`: a JSON object for each row (`replog.spark.json_values`).
@@ -31,6 +32,7 @@ from pyspark.sql.types import StructType
 
 from replog.errors import ConfigError, PayloadTooLargeError, SchemaMismatchError
 from replog.protocol.batch import ENTRY_BYTES_MAX
+from replog.protocol.envelope import pack_each
 from replog.protocol.model import LogMetadata
 from replog.spark.json_values import JsonReader, JsonWriter, MalformedError
 
@@ -57,6 +59,7 @@ class DecodedRows(NamedTuple):
     is_one_entry: bool
 
 
+_HEADERS = spark_types.MapType(spark_types.StringType(), spark_types.BinaryType())
 _BINARY_SCHEMA = StructType([spark_types.StructField("value", spark_types.BinaryType())])
 _SIMPLE_TYPES = (
     spark_types.BooleanType,
@@ -248,18 +251,33 @@ class ValueEncoder:
             raise SchemaMismatchError(self._log_name, f"{error}; nothing of this task was committed") from error
 
     def _binary(self, batch: arrow.RecordBatch) -> list[bytes]:
-        if batch.num_columns != 1 or not _is_bytes(batch.schema.field(0).type):
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if batch.num_columns == 1:
+            columns = {"value": batch.column(0)}
+        headers = columns.get("headers")
+        are_bytes = all(name == "headers" or _is_bytes(column.type) for name, column in columns.items())
+        if not are_bytes or "value" not in columns or not set(columns) <= {"value", "key", "headers"}:
             raise self._misfit(batch)
-        column = batch.column(0)
-        if column.null_count:
-            name, row = batch.schema.names[0], column.is_null().to_pylist().index(True)
-            raise SchemaMismatchError(
-                self._log_name,
-                f"column {name!r} is null (row {row} of a batch), and an entry is bytes: filter such rows out; nothing of "
-                "this task was committed",
-            )
         # Texts become UTF-8, which is how Arrow has them already.
-        return cast("list[bytes]", column.cast(arrow.binary()).to_pylist())
+        values, keys = (
+            column if column is None else _bytes_of(column) for column in map(columns.get, ("value", "key"))
+        )
+        assert values is not None, "the value is among the columns"
+        for row, value in enumerate(values) if columns["value"].null_count else ():
+            if value is None and (keys is None or keys[row] is None):
+                name = batch.schema.names[0] if batch.num_columns == 1 else "value"
+                raise SchemaMismatchError(
+                    self._log_name,
+                    f"column {name!r} is null (row {row} of a batch), and an entry is bytes: filter such rows out, or give "
+                    "them a key, to write that it has no value any more; nothing of this task was committed",
+                )
+        if keys is None and headers is None:
+            return cast("list[bytes]", values)
+        pairs = None if headers is None else [None if each is None else dict(each) for each in headers.to_pylist()]
+        try:
+            return list(pack_each(values, keys, pairs))
+        except (TypeError, ConfigError) as error:
+            raise SchemaMismatchError(self._log_name, f"{error}; nothing of this task was committed") from error
 
     def _fitted(self, batch: arrow.RecordBatch) -> arrow.RecordBatch:
         """The same rows with exactly the log's schema: Spark has other time zones, and columns without nulls."""
@@ -304,6 +322,10 @@ class ValueEncoder:
         return [*self._streams(batch.slice(0, half)), *self._streams(batch.slice(half))]
 
 
+def _bytes_of(column: arrow.Array) -> list[bytes | None]:
+    return cast("list[bytes | None]", column.cast(arrow.binary()).to_pylist())
+
+
 def _is_bytes(of_type: arrow.DataType) -> bool:
     kinds = (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string)
     return any(is_kind(of_type) for is_kind in kinds)
@@ -334,6 +356,10 @@ class ValueDecoder:
                 yield DecodedRows(self._json.batch(payloads, named), 0, False)
                 return
             for place, payload in enumerate(payloads):
+                if not payload.is_valid:
+                    nulls = [arrow.nulls(1, field.type) for field in self._schema]
+                    yield DecodedRows(arrow.RecordBatch.from_arrays(nulls, schema=self._schema), place, True)
+                    continue
                 for batch in self._stream(payload.as_buffer(), named(place)):
                     yield DecodedRows(batch, place, True)
         except MalformedError as error:
@@ -373,12 +399,23 @@ class ValueDecoder:
 
 def _binary_faults(schema: StructType) -> list[str]:
     fields = list(schema)
-    if len(fields) == 1 and isinstance(fields[0].dataType, spark_types.BinaryType | spark_types.StringType):
+    are_bytes = [isinstance(field.dataType, spark_types.BinaryType | spark_types.StringType) for field in fields]
+    if are_bytes == [True]:
+        return []
+    wanted = {
+        "value": are_bytes,
+        "key": are_bytes,
+        "headers": [_all_nullable(field.dataType) == _HEADERS for field in fields],
+    }
+    names = [field.name for field in fields]
+    has_one_each = len(set(names)) == len(names) and "value" in names
+    if has_one_each and all(name in wanted and wanted[name][place] for place, name in enumerate(names)):
         return []
     found = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields) or "none"
     return [
-        f"one column of type binary or string is needed, and there are: {found}. Select it, as in "
-        '.select(col("value").cast("string")), or say .option("values", "arrow") or "json" for any columns'
+        f"one column of type binary or string is needed, or value with key (of these types) and headers (map<string,binary>), "
+        f'and there are: {found}. Select it, as in .select(col("value").cast("string")), or say .option("values", "arrow") or '
+        '"json" for any columns'
     ]
 
 
