@@ -22,7 +22,7 @@ from benchmarks.figures import Figures, clock, percentiles
 from benchmarks.loads import LOG, MIB, AnyPlace, push
 from benchmarks.remote.place import Kind, remote_place
 from benchmarks.setting import KIB, Comparison, NotMeasured, Round, Setting
-from benchmarks.soak import BESIDE_LIVE_BYTES_MAX, RATE_SHARE_MIN, Soak, embedded, remote
+from benchmarks.soak import BESIDE_LIVE_BYTES_MAX, Soak, embedded, remote
 from replog.bookie.serving import ServedBookie
 from replog.log.log_writer import LogWriter
 from replog.protocol.quorum import Quorum
@@ -273,14 +273,7 @@ COMPARISONS = [
         for name in (*_UPKEEP, "audit")
     ),
     Comparison(
-        "trimmed",
-        "trimmed at full rate: processes",
-        "processes",
-        "embedded",
-        "mib_per_s",
-        "mib_per_s",
-        "MiB/s",
-        RATE_SHARE_MIN,
+        "trimmed", "trimmed at full rate: processes", "processes", "embedded", "mib_per_s", "mib_per_s", "MiB/s"
     ),
     Comparison(
         "trimmed",
