@@ -74,6 +74,27 @@ async def test_a_log_comes_back_with_its_positions_and_times(quorum: Quorum, tmp
         assert [data for _, data, _ in await records_of(client, "orders")][-1] == b"new"
 
 
+@pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(3, 2, 2)])
+async def test_keys_headers_and_tombstones_are_restored(quorum: Quorum, tmp_path: Path) -> None:
+    async def read(client: replog.Client) -> list[replog.Record]:
+        async with client.read_log("log") as reader:
+            return [record async for record in reader]
+
+    async with cluster(3) as world, world.client(QUICK, quorum) as client:
+        async with client.write_log("log") as log:
+            await log.extend([b"1", None, b"3"], keys=[b"a", b"a", None], headers=[{"h": b"v"}, None, {"i": b""}])
+            await log.append(b"plain")
+            # One gathering: what is sent at once has one time.
+            await log.extend([b"5", b"6", b"7"], keys=[None, b"b", None])
+        wanted = await read(client)
+        await client.backup(tmp_path / "saved")
+    assert [each.key for each in wanted] == [b"a", b"a", None, None, None, b"b", None]
+    assert check(tmp_path / "saved").problems == ()
+    async with cluster(3) as world, world.client(QUICK, quorum) as client:
+        await client.restore(tmp_path / "saved")
+        assert await read(client) == wanted
+
+
 async def test_a_second_back_up_saves_only_what_is_new(tmp_path: Path) -> None:
     directory = tmp_path / "saved"
     async with cluster(3) as world, world.client(QUICK) as client:

@@ -21,6 +21,7 @@ import attrs
 from crc32c import crc32c
 
 from replog.errors import BackupDamagedError
+from replog.protocol.envelope import Enveloped
 
 MAGIC = b"replog-backup\n\x01\x00"  # the last two bytes are the version
 MANIFEST_FORMAT = 1
@@ -30,7 +31,7 @@ LEDGERS_NAME = "ledgers"
 _FRAME = struct.Struct("<II")
 _BLOCK = struct.Struct("<BQQI")  # kind, first entry id, timestamp in ns, number of entries
 _END = struct.Struct("<BQ32s")  # kind, number of entries, SHA-256
-_HEAD_KIND, _BLOCK_KIND, _END_KIND = 1, 2, 3
+_HEAD_KIND, _BLOCK_KIND, _END_KIND, _ENVELOPES_KIND = 1, 2, 3, 4
 _BODY_BYTES_MAX = 1 << 30
 _MANIFEST_BYTES_MAX = 1 << 30
 
@@ -52,7 +53,7 @@ class LedgerHead:
 
 @attrs.frozen
 class Block:
-    """Consecutive entries that were sent at the same moment."""
+    """Consecutive entries that were sent at the same moment. All are `Enveloped`, or none is."""
 
     first_entry_id: int
     timestamp_ns: int
@@ -73,7 +74,8 @@ class LedgerFileWriter:
     def add(self, block: Block) -> None:
         """Writes these entries."""
         lengths = struct.pack(f"<{len(block.payloads)}I", *map(len, block.payloads))
-        begin = _BLOCK.pack(_BLOCK_KIND, block.first_entry_id, block.timestamp_ns, len(block.payloads))
+        kind = _ENVELOPES_KIND if block.payloads[0].__class__ is Enveloped else _BLOCK_KIND
+        begin = _BLOCK.pack(kind, block.first_entry_id, block.timestamp_ns, len(block.payloads))
         self._write_frame(b"".join((begin, lengths, *block.payloads)))
         self._entries += len(block.payloads)
 
@@ -145,11 +147,12 @@ class LedgerFile:
         except struct.error as error:
             raise self._damaged(offset, f"a block of entries is cut: {error}") from error
         begin = _BLOCK.size + 4 * count
-        if kind != _BLOCK_KIND or not count or begin + sum(lengths) != len(body):
+        if kind not in (_BLOCK_KIND, _ENVELOPES_KIND) or not count or begin + sum(lengths) != len(body):
             raise self._damaged(offset, "what should be entries is something else")
-        payloads = []
+        payloads: list[bytes] = []
         for length in lengths:
-            payloads.append(body[begin : begin + length])
+            payload = body[begin : begin + length]
+            payloads.append(Enveloped(payload) if kind == _ENVELOPES_KIND else payload)
             begin += length
         return Block(first, timestamp_ns, payloads)
 

@@ -134,10 +134,13 @@ def head_of(metadata: LedgerMetadata) -> LedgerHead:
 
 
 def _blocks(batch: EntryBatch) -> list[Block]:
-    found = []
-    for timestamp_ns, entries in itertools.groupby(batch, key=lambda entry: entry.timestamp_ns):
-        together = list(entries)
-        found.append(Block(together[0].entry_id, timestamp_ns, [entry.data for entry in together]))
+    found: list[Block] = []
+    rows = zip(batch.stored(), batch.timestamps_ns(), strict=False)
+    first = batch.first_entry_id
+    for (timestamp_ns, _), group in itertools.groupby(rows, key=lambda row: (row[1], type(row[0]))):
+        payloads = [payload for payload, _ in group]
+        found.append(Block(first, timestamp_ns, payloads))
+        first += len(payloads)
     return found
 
 

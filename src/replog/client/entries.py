@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from replog.errors import ConfigError, EnvelopeError
 from replog.protocol.batch import HIGH_FLAGS, Batch
 from replog.protocol.effects import Delivered
-from replog.protocol.envelope import PLAIN, EntryId, Envelope, unpack
+from replog.protocol.envelope import PLAIN, EntryId, Envelope, Enveloped, unpack
 
 _CACHED_COUNT_MAX = 1 << 15  # larger index tables are not cached: they have four bytes for each entry
 
@@ -110,6 +110,14 @@ class EntryBatch:
             # The common case: nothing is put in order, and seldom is anything cut.
             return payloads if len(payloads) == count else payloads[begin : begin + count]
         return [entry.data for entry in self] if self.has_envelopes else self._stored()
+
+    def stored(self) -> list[bytes]:
+        """The entries as a writer takes them, to be written again with all that they carry: `Enveloped` where they are envelopes,
+        which are not looked into. Raises as `payloads` otherwise."""
+        if not self.has_envelopes:
+            return self.payloads()
+        rows = zip(self._stored(), self._are_enveloped(), strict=False)
+        return [Enveloped(each) if is_enveloped else each for each, is_enveloped in rows]
 
     def _stored(self) -> list[bytes]:
         parts = self._parts()
