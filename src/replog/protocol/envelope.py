@@ -118,7 +118,7 @@ def pack(
     if data is None:
         if key is None:
             raise TypeError(
-                "an entry must be bytes, not NoneType: only one with a key may have no value; nothing was written"
+                "an entry must be bytes, not NoneType: nothing was written; only one with a key may have no value"
             )
         fields |= _TOMBSTONE
     elif isinstance(data, bytes):
