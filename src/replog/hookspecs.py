@@ -211,6 +211,19 @@ class FragmentRepaired:
     unverified_batches: int = 0
 
 
+@attrs.frozen
+class BatchConfirmed:
+    """Entries that a writer of this client sent together are confirmed, on the disks of an ack quorum and with all before them
+    (W2), `duration_s` after they were sent. `answered_s` says by bookie when those had acknowledged them that have by now."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    size_bytes: int
+    duration_s: float
+    answered_s: Mapping[str, float]
+
+
 Event = (
     EnsembleChanged
     | PlacementUnmet
@@ -276,3 +289,9 @@ def replog_observe(event: Event) -> None:
 
     Called in the trio thread; must return at once. An observer that raises is reported by a warning, and gets no more events.
     """
+
+
+@hookspec
+def replog_observe_batches(event: BatchConfirmed) -> None:
+    """Receives each batch that a writer of this program has confirmed: thousands a second, so it is a hook of its own. Only while
+    a plugin has it are they measured. Called and left out as `replog_observe`, before the callers of appends go on."""

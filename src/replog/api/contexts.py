@@ -39,6 +39,7 @@ async def client_context(
     policy = plugins.open_placement(placement)
     placing = Placing(policy, membership, current_chance().random, plugins.observe, options.zone)
     context = ClientContext(LedgerRecords(metastore, options.metastore_timeout_s), membership, connections, placing)
+    context.observe_batches = plugins.batch_observer
     try:
         yield context
     finally:

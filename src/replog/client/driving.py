@@ -16,6 +16,7 @@ from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
 from replog.client.placing import Placing
 from replog.errors import MetastoreError
+from replog.hookspecs import BatchConfirmed
 from replog.protocol.effects import ChooseReplacements, Effect, ReadMetadata, WriteMetadata
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
@@ -37,6 +38,7 @@ class ClientContext:
         self.placing = placing
         self.chance = current_chance()
         self.turns = Turns()
+        self.observe_batches: Callable[[BatchConfirmed], None] | None = None  # of writers that begin from now on
 
     async def perform(self, effect: WaitingEffect, machine: LedgerWriting | LedgerRecovery) -> None:
         """Performs an effect that has to wait, and tells the machine the answer."""

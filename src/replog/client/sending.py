@@ -8,6 +8,7 @@ that have to wait go to the background task (`replog.client.watching`). When and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -15,6 +16,7 @@ import trio
 from replog.client.batching import Backlog, Batching
 from replog.client.channel import Answer
 from replog.client.driving import ClientContext
+from replog.client.observing import ObservedBacklog
 from replog.client.watching import LAG_CHECK_BYTES, Watching
 from replog.config import ClientOptions
 from replog.errors import AddTimeoutError, FencedError, MetastoreUncertainError, NotEnoughBookiesError, ReplogError
@@ -56,7 +58,12 @@ class BatchSender:
         observe: Callable[[Event], None],
         ticker: Ticker,
     ) -> None:
-        self.backlog = Backlog(options.in_flight_bytes_max, machine.last_add_confirmed)
+        known = options.in_flight_bytes_max, machine.last_add_confirmed
+        if context.observe_batches is None:
+            self.backlog, self._on_answer = Backlog(*known), self._add_answered
+        else:
+            observed = ObservedBacklog(*known, machine.metadata.ledger_id, context.observe_batches)
+            self.backlog, self._on_answer = observed, partial(observed.answered, self._add_answered)
         self.batching = Batching(self.backlog, options, machine.quorum.stride, context.turns, self.drive)
         self.closed = trio.Event()  # the ledger is closed, or the writer has failed
         self.watching = Watching(
@@ -77,8 +84,7 @@ class BatchSender:
         self.on_failure: Callable[[], None] | None = None
         self._machine = machine
         self._identity = WriterIdentity(machine.metadata.ledger_id, key, machine.metadata.term)
-        self._membership = context.membership
-        self._connections = context.connections
+        self._context = context
         self._add_timeout_s = options.add_timeout_s
         self._time_ns = context.chance.time_ns
         self._is_driving = False
@@ -213,8 +219,8 @@ class BatchSender:
 
     def _send_adds(self, effects: Sequence[SendAdd]) -> None:
         """Sends adds. The bookies of a batch get the same request, so that a transport encodes it once."""
-        channels, identity, is_alone = self._connections.channels, self._identity, self.batching.is_alone
-        on_answer, timeout_s = self._add_answered, self._add_timeout_s
+        channels, identity, is_alone = self._context.connections.channels, self._identity, self.batching.is_alone
+        on_answer, timeout_s = self._on_answer, self._add_timeout_s
         request, last = None, effects[-1] if effects else None
         for effect in effects:
             channel = channels.get(effect.bookie_id)
@@ -250,7 +256,7 @@ class BatchSender:
             self._machine.add_fenced(answer.fence_term)
         elif isinstance(answer, Response) and answer.status is Status.CONFLICT:
             self.watching.add_refused(effect.bookie_id, answer)
-            self._membership.shun(effect.bookie_id)
+            self._context.membership.shun(effect.bookie_id)
             self._machine.add_conflicting(effect.index, effect.bookie_id, effect.batch)
         else:
             self.watching.add_refused(effect.bookie_id, answer)
@@ -259,7 +265,7 @@ class BatchSender:
             self.drive()
 
     def _send_last_add_confirmed(self, effect: SendLastAddConfirmed) -> None:
-        channel = self._connections.channel(effect.bookie_id)
+        channel = self._context.connections.channel(effect.bookie_id)
         if channel is not None:
             identity = self._identity
             request = WriteLastAddConfirmedRequest(
@@ -275,5 +281,5 @@ class BatchSender:
             self.drive()
 
     def _bookie_failed(self, index: int, bookie_id: str, batch: Batch | None = None) -> None:
-        self._membership.shun(bookie_id)
+        self._context.membership.shun(bookie_id)
         self._machine.bookie_failed(index, bookie_id, batch)

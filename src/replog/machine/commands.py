@@ -148,8 +148,8 @@ class Command:
             )
         try:
             return [
-                value if type(value) is plain[place] else self._hooks[place](value)
-                for place, value in enumerate(fields)
+                value if type(value) is wanted else hook(value)
+                for value, wanted, hook in zip(fields, plain, self._hooks, strict=True)
             ]
         except (TypeError, ValueError, AttributeError, KeyError, cattrs.BaseValidationError) as error:
             raise UnknownCommandError(
@@ -158,6 +158,8 @@ class Command:
 
     def encode_result(self, result: Any) -> bytes:
         """The result as JSON. Raises `TypeError` or `ValueError` if it is not of the command's type."""
+        if type(result) is int:
+            return b"%d" % result
         if result is None or type(result) in _PLAIN:
             return to_json(result).encode()
         return to_json(CONVERTER.unstructure(result, unstructure_as=self._result_type)).encode()
@@ -234,7 +236,7 @@ class MachineType(Generic[State]):
     def decode(self, body: bytes) -> Call:
         """The command that these bytes of an entry are. Raises `UnknownCommandError`."""
         try:
-            fields = json.loads(body)
+            fields = _from_json(body.decode())
             name, version = fields[0], fields[1]
             known = self.commands.get((name, version))
         except (ValueError, TypeError, LookupError, RecursionError) as error:
@@ -279,3 +281,5 @@ def _type_name(wanted: Any) -> str:
 CONVERTER = _make_converter()
 # One encoder for all: `json.dumps` with options makes one for each call.
 to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+# `json.loads` guesses the encoding of bytes first: a replay decodes every command.
+_from_json = json.JSONDecoder().decode

@@ -33,6 +33,9 @@ SESSIONS_MAX = 100_000
 _TEXT_CHARACTERS_MAX = 2000  # of a failure
 
 
+# Members of enums are looked up slowly, and a replay does so for each command.
+_COMMAND, _DONE, _FAILED = int(Kind.COMMAND), int(Code.DONE), int(Code.FAILED)
+
 # Entries that change nothing may come before the beginning: those of leaders that died before they wrote it.
 _BEFORE_THE_BEGINNING = frozenset({Kind.LEAD, Kind.BARRIER, Kind.BEGIN})
 
@@ -79,7 +82,7 @@ class Core(Generic[State]):
         if entry.time_ns > self.time_ns:
             self.time_ns = entry.time_ns
         answer: Answer | None = None
-        if entry.kind == Kind.COMMAND:
+        if entry.kind == _COMMAND:
             answer = self._command(entry, call)
         elif entry.kind == Kind.OPEN:
             answer = self._open()
@@ -145,7 +148,7 @@ class Core(Generic[State]):
             result = call.command.encode_result(call.command.function(state, *call.args))
             if len(result) > RESULT_BYTES_MAX:
                 raise ValueError(f"a result of {len(result)} bytes as JSON: the limit is {RESULT_BYTES_MAX}")
-            return Code.DONE, result
+            return _DONE, result
         except (MemoryError, RecursionError):
             # These depend on the process: other members may have applied it.
             raise
@@ -295,8 +298,10 @@ class _Session:
         if floor <= self.floor:
             return
         results = self.results
-        if floor - self.floor <= len(results):
-            answered: Iterable[int] = range(self.floor, floor)
+        if floor == self.floor + 1:
+            answered: Iterable[int] = (self.floor,)
+        elif floor - self.floor <= len(results):
+            answered = range(self.floor, floor)
         else:
             answered = [sequence for sequence in results if sequence < floor]
         for sequence in answered:
@@ -310,7 +315,7 @@ def _bytes_of(result: tuple[int, bytes]) -> int:
     """As counted against the limit, which each member must reach at the same entry: the text of a failure may differ between
     them, so it counts as the longest."""
     code, body = result
-    return _TEXT_CHARACTERS_MAX if code == Code.FAILED else len(body)
+    return _TEXT_CHARACTERS_MAX if code == _FAILED else len(body)
 
 
 def _text_of(error: Exception) -> str:

@@ -6,6 +6,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,7 +14,7 @@ import attrs
 from replog.abc import Authenticator, Metastore, PlacementPolicy, Storage, Transport
 from replog.config import BackendURL, structure
 from replog.errors import PluginConflictError, PluginNotFoundError, ReplogError
-from replog.hookspecs import PROJECT_NAME, Backend, Event
+from replog.hookspecs import PROJECT_NAME, Backend, BatchConfirmed, Event
 from replog.registry.importing import is_installed
 from replog.registry.labels import Labels
 from replog.registry.loading import LoadedPlugins
@@ -54,7 +55,8 @@ class Registry:
         self._plugins = LoadedPlugins(disabled, environment)
         self._offers = Offers(self._plugins)
         self._labels = Labels(self._plugins)
-        self._observers: dict[str, Callable[[Event], object]] = {}
+        self._observers: dict[str, Callable[[Any], object]] = {}
+        self._batch_observers: dict[str, Callable[[Any], object]] = {}
         self._plugins.load_builtins()
         if load_installed:
             self._plugins.load_installed()
@@ -73,10 +75,12 @@ class Registry:
             raise_all(self._plugins.wrong)
 
     def _collect_observer(self, name: str) -> None:
-        for implementation in self._plugins.implementations(name, "replog_observe"):
-            function = implementation.function
-            # As in pluggy, an observer may leave out the argument.
-            self._observers[name] = function if implementation.argnames else _without_event(function)
+        hooks = {"replog_observe": self._observers, "replog_observe_batches": self._batch_observers}
+        for hook, observers in hooks.items():
+            for implementation in self._plugins.implementations(name, hook):
+                function = implementation.function
+                # As in pluggy, an observer may leave out the argument.
+                observers[name] = function if implementation.argnames else _without_event(function)
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -152,13 +156,21 @@ class Registry:
 
     def observe(self, event: Event) -> None:
         """Tells every observer. An observer that raises gives a RuntimeWarning and is left out from then on."""
-        for name, observer in list(self._observers.items()):
+        self._tell(self._observers, event)
+
+    @property
+    def batch_observer(self) -> Callable[[BatchConfirmed], None] | None:
+        """As `observe`, for batches; None if nobody observes them."""
+        return partial(self._tell, self._batch_observers) if self._batch_observers else None
+
+    def _tell(self, observers: dict[str, Callable[[Any], object]], event: Event | BatchConfirmed) -> None:
+        for name, observer in list(observers.items()):
             try:
                 observer(event)
             except Exception as error:  # other people's code must not stop a log
-                del self._observers[name]
+                del observers[name]
                 problem = f"plugin {name!r} failed to observe {event}, and gets no more events: {error!r}"
-                warnings.warn(problem, RuntimeWarning, stacklevel=2)
+                warnings.warn(problem, RuntimeWarning, stacklevel=3)
 
     # -- looking around -----------------------------------------------------------------------------------------------
 
@@ -169,7 +181,7 @@ class Registry:
                 name,
                 origin,
                 tuple(f"{kind} {scheme}" for kind, scheme in self._offers.by(name)),
-                name in self._observers,
+                name in self._observers or name in self._batch_observers,
                 self._needs(name),
             )
             for name, origin in self._plugins.origins.items()
