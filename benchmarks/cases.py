@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import bursts, faces, footprint, loads, memory, raw, repair, users
+from benchmarks import bursts, compression, faces, footprint, loads, memory, raw, repair, users
 from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
@@ -113,6 +113,7 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     **bursts.CASES,
     **users.CASES,
     **repair.CASES,
+    **compression.CASES,
     **spark.CASES,
 }
 ONCE = {
@@ -136,6 +137,7 @@ ALONE = {
     "remote-bursts",
     *users.ALONE,
     *repair.CASES,
+    *compression.CASES,
     *spark.CASES,
 }
 # Cases to ask for by one name.
@@ -202,5 +204,6 @@ COMPARISONS = (
     *bursts.COMPARISONS,
     *users.COMPARISONS,
     *repair.COMPARISONS,
+    *compression.COMPARISONS,
     *spark.COMPARISONS,
 )

@@ -83,7 +83,16 @@ SHARED = {
 
 
 # Seconds each, even when there is next to nothing to measure.
-DEAR = {"footprint", "memory", "metastore-etcd", "metastore-zookeeper", "repair", "shapes-ensembles", "storage-index"}
+DEAR = {
+    "compression",
+    "footprint",
+    "memory",
+    "metastore-etcd",
+    "metastore-zookeeper",
+    "repair",
+    "shapes-ensembles",
+    "storage-index",
+}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
