@@ -13,6 +13,7 @@ import json
 import random
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,4 +142,4 @@ async def main(metastore: str, listen: str, advertise: str, history: str, seed: 
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    trio.run(partial(main, *sys.argv[1:6]))

@@ -63,7 +63,7 @@ async def test_append_is_linked_to_its_batch_and_its_bookies(tmp_path: Path) -> 
     assert append.attributes is not None
     assert append.attributes["replog.position"] == str(position)
     [batch] = told.spans("replog batch")
-    assert [link.context.span_id for link in append.links] == [batch.context.span_id]  # type: ignore[union-attr]
+    assert [link.context.span_id for link in append.links] == [batch.context.span_id]
     assert dict(batch.attributes or {}) == {
         "replog.ledger": ledger_id,
         "replog.first_entry": 0,
@@ -74,7 +74,7 @@ async def test_append_is_linked_to_its_batch_and_its_bookies(tmp_path: Path) -> 
     assert 2 <= len(adds) <= 3, "an ack quorum had answered"
     for add in adds:
         assert add.parent is not None
-        assert add.parent.span_id == batch.context.span_id  # type: ignore[union-attr]
+        assert add.parent.span_id == batch.context.span_id
         assert batch.start_time is not None
         assert batch.end_time is not None
         assert add.start_time == batch.start_time
