@@ -16,7 +16,18 @@ from typing import Any
 import attrs
 
 from replog.backends import lifecycle
-from replog.protocol import appending, chaining, dropping, filling, reading, recovery, retiring, sweeping, writing
+from replog.protocol import (
+    appending,
+    chaining,
+    dropping,
+    filling,
+    reading,
+    recovery,
+    retiring,
+    rolling,
+    sweeping,
+    writing,
+)
 from replog.protocol.stages import Transitions
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +59,7 @@ MACHINES = (
     Machine("LedgerReading", reading, reading.TRANSITIONS),
     Machine("LedgerFilling", filling, filling.TRANSITIONS),
     Machine("LogTakeover", chaining, chaining.TAKEOVER_TRANSITIONS),
-    Machine("LogRolling", chaining, chaining.ROLLING_TRANSITIONS),
+    Machine("LogRolling", rolling, rolling.TRANSITIONS),
     Machine("LogTrimming", dropping, dropping.TRIMMING_TRANSITIONS),
     Machine("LogDeleting", dropping, dropping.DELETING_TRANSITIONS),
     Machine("LogAppending", appending, appending.TRANSITIONS),

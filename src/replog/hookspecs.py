@@ -111,6 +111,16 @@ class LogRolled:
 
 
 @attrs.frozen
+class LedgersSpliced:
+    """A log's leader, in this client, added ledgers of a committer from `first_segment` on, and goes on behind them (L10)."""
+
+    log_name: str
+    first_segment: int
+    ledger_ids: tuple[int, ...]
+    next_ledger_id: int
+
+
+@attrs.frozen
 class LogTrimmed:
     """The ledgers before this segment left a log, and are being deleted (L3)."""
 
@@ -232,6 +242,7 @@ Event = (
     | WriterFenced
     | LogTakenOver
     | LogRolled
+    | LedgersSpliced
     | LogTrimmed
     | StorageFailed
     | StorageInDoubt

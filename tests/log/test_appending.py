@@ -66,7 +66,7 @@ async def test_the_live_leader_is_deposed_and_may_lead_again(autojump_clock: tri
             await log.append(b"1")
             await log.roll()
             await log.append(b"2")
-            added = await other.append_ledgers("log", [await written(other, b"3", b"4")])
+            added = await other.append_ledgers("log", [await written(other, b"3", b"4")], patience_s=0)
             assert added.first == Position(3, 0)
             with pytest.raises(FencedError):
                 await log.append(b"lost")
@@ -84,11 +84,11 @@ async def test_an_idle_deposed_leader_learns_it_at_its_roll_or_close(
         with pytest.raises(FencedError):
             async with client.write_log("log") as log:
                 await log.append(b"1")
-                await other.append_ledgers("log", [await written(other, b"2")])
+                await other.append_ledgers("log", [await written(other, b"2")], patience_s=0)
                 await log.roll()
         async with client.write_log("log") as log:
             await log.append(b"3")
-            await other.append_ledgers("log", [await written(other, b"4")])
+            await other.append_ledgers("log", [await written(other, b"4")], patience_s=0)
         assert await read_log(client) == [b"1", b"2", b"3", b"4"], (
             "all of it was confirmed, so leaving says nothing else"
         )
@@ -332,7 +332,7 @@ async def test_a_refused_addition_changes_and_deposes_nothing(autojump_clock: tr
                 await other.append_ledgers("log", [good], job="k")
             assert await client.log_metadata("log") == before
             await log.append(b"2")
-            await other.append_ledgers("log", [good], job="j")
+            await other.append_ledgers("log", [good], job="j", patience_s=0)
             with pytest.raises(FencedError):
                 await log.append(b"3")
         assert await read_log(client) == [b"1", b"2", b"no"]
@@ -403,7 +403,7 @@ async def test_thousands_of_ledgers_go_to_pages_up_to_a_limit(
             fitting = raised.value.ledgers_max
             with pytest.raises(TooManyLedgersError, match=f"at most {fitting} ledgers"):
                 await other.append_ledgers("log", ledger_ids[: fitting + 1])
-            await other.append_ledgers("log", ledger_ids[:fitting])
+            await other.append_ledgers("log", ledger_ids[:fitting], patience_s=0)
             with pytest.raises(FencedError):
                 await log.append(b"third")
         head = await client.log_metadata("log")

@@ -110,7 +110,7 @@ async def test_follower_crosses_takeovers_rolls_and_jobs(autojump_clock: trio.te
                 await log.append(b"2")
             async with client.create_ledger(custom={"log": "log", "job": "j"}) as job:
                 await job.append(b"3")
-            await client.append_ledgers("log", [job.ledger_id], transaction=("j", 1), job="j")
+            await client.append_ledgers("log", [job.ledger_id], transaction=("j", 1), job="j", patience_s=0)
             async with client.write_log("log") as log:
                 await log.append(b"4")
             async with other.write_log("log") as log:

@@ -32,6 +32,11 @@ _FIRST = {
         "tests/log/test_deleting.py",
         "tests/protocol/test_log_pages.py",
     ),
+    "protocol/rolling.py": (
+        "tests/protocol/test_splicing.py",
+        "tests/protocol/test_unbounded_logs.py",
+        "tests/protocol/test_chaining.py",
+    ),
     "protocol/chaining.py": (
         "tests/protocol/test_unbounded_logs.py",
         "tests/protocol/test_chaining.py",
@@ -58,7 +63,7 @@ MUTANTS = (
     _mutant(
         "deposed-leader-rolls",
         "L5",
-        "protocol/chaining.py",
+        "protocol/rolling.py",
         "if segments and segments[-1] == self._current:",
         "if segments:",
         "a leader that was deposed adds its next ledger to the log",
@@ -66,7 +71,7 @@ MUTANTS = (
     _mutant(
         "roll-taken-for-won",
         "L5",
-        "protocol/chaining.py",
+        "protocol/rolling.py",
         "if segments and segments[-1] == proposed.segments[-1]:",
         "if segments and segments[-1].number == proposed.segments[-1].number:",
         "a leader that was deposed while it rolled goes on",
@@ -74,7 +79,7 @@ MUTANTS = (
     _mutant(
         "roll-ignores-the-term",
         "L9",
-        "protocol/chaining.py",
+        "protocol/rolling.py",
         "if segments and segments[-1] == self._current:",
         "if segments and segments[-1].ledger_id == self._current.ledger_id:",
         "a leader that was deposed in its own ledger, and has nothing to append, rolls, and two lead",

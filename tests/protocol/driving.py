@@ -81,6 +81,7 @@ class Cluster:
         self.logs: dict[str, tuple[LogMetadata, int]] = {}
         self.log_pages: dict[int, tuple[Segment, ...]] = {}  # of the one log
         self.pending: dict[int, PendingLedger] = {}  # for the one log
+        self.answered: dict[str, tuple[int, ...]] = {}  # requests that leaders of the one log granted: their ledgers
         self.keeps_pending = False  # as if all that take over died right after their CAS
         self.ledger_ids = itertools.count(1)  # of ledgers that logs create: never reused
 

@@ -7,13 +7,16 @@ from collections.abc import Callable
 import attrs
 
 from replog.errors import JobAbandonedError, LedgerNotFoundError, LedgerRefusedError
-from replog.protocol.appending import Addition, CheckLedgers, FindSegment, LogAppending
-from replog.protocol.chaining import CreateLedger, LogEffect, LogRolling, WriteLog
+from replog.protocol.additions import Addition, AppendRequest, Transaction
+from replog.protocol.appending import AwaitAnswer, FindLeader, FindSegments, LogAppending
+from replog.protocol.chaining import LogMachine
 from replog.protocol.dropping import LogDeleting, LogTrimming
-from replog.protocol.model import LedgerState, LogMetadata, LogPage, Transaction
+from replog.protocol.log_effects import CheckLedgers, LogEffect, WriteLog
+from replog.protocol.model import LedgerState
+from replog.protocol.rolling import LogRolling, RollBase
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
-from tests.protocol.driving import Cluster
-from tests.protocol.driving_logs import NAME, LogActor, segments
+from tests.protocol.driving import Cluster, Tell
+from tests.protocol.driving_logs import NAME, LogActor, cas, segments
 
 
 def write_ledger(cluster: Cluster, job: str, *, is_closed: bool = True) -> int:
@@ -47,20 +50,48 @@ class _Delete:
     done: list[int]
 
 
-class JobActor(LogActor):
-    """A driver that commits, or somebody who sweeps. What touches many ledgers is as many steps."""
+@attrs.define
+class _Wait:
+    """Nothing follows, or that the same effect is tried again later."""
 
-    was_written = False
+    effect: LogEffect | None
+
+
+class JobActor(LogActor):
+    """A driver that commits, a leader that rolls, or somebody who sweeps. What touches many ledgers is as many steps.
+
+    A committer is told that somebody leads if `is_led`, and has patience for as many steps as `patience` says."""
+
+    was_written = False  # the ledgers of an addition
+    is_led = True
+    patience = 0
+
+    def __init__(self, cluster: Cluster, machine: LogMachine) -> None:
+        self.fenced: list[int] = []  # the log's ledgers that it closed
+        super().__init__(cluster, machine)
 
     def _cas(self, effect: WriteLog) -> int | None:
         version = super()._cas(effect)
-        self.was_written = self.was_written or version is not None
+        if version is not None and isinstance(self.machine, LogRolling) and self.machine.answered is not None:
+            request = self.machine.answered
+            self.cluster.answered[request.token] = request.addition.ledger_ids
+        before = self.machine.metadata.next_segment_number
+        adds = isinstance(self.machine, LogAppending) and effect.metadata.next_segment_number > before
+        self.was_written = self.was_written or (adds and version is not None)
         return version
+
+    def _recover(self, ledger_id: int) -> Tell:
+        self.fenced.append(ledger_id)
+        return super()._recover(ledger_id)
 
     def step(self) -> None:
         """The next of what waits; of something long, a part."""
         effect = self.waiting.pop(0)
         follows = self._begin(effect) if isinstance(effect, LogEffect) else effect
+        if isinstance(follows, _Wait):
+            if follows.effect is not None:
+                self.waiting.insert(0, follows.effect)
+            return
         if follows is None:
             self.waiting.insert(0, effect)
             self.deliver(type(effect))
@@ -84,7 +115,7 @@ class JobActor(LogActor):
             self.step()
         return self
 
-    def _begin(self, effect: LogEffect) -> _Check | _Condemn | _Delete | None:
+    def _begin(self, effect: LogEffect) -> _Check | _Condemn | _Delete | _Wait | None:
         if isinstance(effect, CheckLedgers):
             paged = frozenset(each for _, each in segments(self.cluster)) if effect.looks_into_pages else frozenset()
             return _Check(list(effect.ledger_ids), paged)
@@ -93,20 +124,35 @@ class JobActor(LogActor):
         if isinstance(effect, DeleteUnnamed):
             named = {each for _, each in segments(self.cluster)} if NAME in self.cluster.logs else set()
             return _Delete([each for each in effect.ledger_ids if each not in named], [])
-        if isinstance(effect, FindSegment):
-            page = self.cluster.log_pages.get(effect.page_number, ())
-            found = next((each for each in page if each.number == effect.segment_number), None)
-            self.machine.segment_found(found)
-            self.collect()
-            return _Check([], frozenset())  # nothing is left to do
+        if isinstance(effect, AwaitAnswer) and self.cluster.logs[NAME][1] == effect.version and self.patience:
+            self.patience -= 1
+            return _Wait(effect)
+        if isinstance(effect, FindSegments | FindLeader | AwaitAnswer):
+            self._look(effect)
+            return _Wait(None)
         return None
+
+    def _look(self, effect: FindSegments | FindLeader | AwaitAnswer) -> None:
+        if isinstance(effect, FindLeader):
+            self.machine.leader_found(is_led=self.is_led)
+        elif isinstance(effect, AwaitAnswer):
+            self.machine.answer_awaited(is_patient=self.cluster.logs[NAME][1] != effect.version)
+        else:
+            first = self.cluster.logs[NAME][0].first_segment_number
+            paged = [each for _, page in sorted(self.cluster.log_pages.items()) for each in page]
+            start = max(first, effect.first)
+            self.machine.segments_found([each for each in paged if start <= each.number < effect.end])
+        self.collect()
 
     def _advance(self, what: _Check | _Condemn | _Delete) -> None:
         ledger_id = what.left.pop(0)
         if isinstance(what, _Check):
             problem = self._problem(ledger_id, what.named)
             if problem is not None:
-                self.machine.abandon(problem)
+                if isinstance(self.machine, LogRolling):
+                    self.machine.ledgers_refused()
+                else:
+                    self.machine.abandon(problem)
                 self.collect()
                 return
         elif isinstance(what, _Condemn):
@@ -131,7 +177,7 @@ class JobActor(LogActor):
 
     def _end(self, what: _Check | _Condemn | _Delete) -> None:
         if isinstance(what, _Check):
-            if isinstance(self.machine, LogAppending | Splicing):
+            if isinstance(self.machine, LogAppending | LogRolling):
                 self.machine.ledgers_checked()
         elif isinstance(what, _Condemn):
             self.machine.ledgers_condemned()
@@ -163,39 +209,27 @@ def adding(
     transaction: tuple[str, int] | None = None,
     nonce: str = "a1",
     page_segments: int = 2,
+    patience: int | None = None,
 ) -> JobActor:
-    wanted = Addition(NAME, tuple(ledger_ids), None if transaction is None else Transaction(*transaction))
-    return JobActor(cluster, LogAppending(wanted, nonce, 8, page_segments))
+    """A committer; with `patience`, one that asks the leader."""
+    wanted = Addition(tuple(ledger_ids), None if transaction is None else Transaction(*transaction))
+    actor = JobActor(cluster, LogAppending(NAME, wanted, nonce, 8, page_segments, asks_leader=patience is not None))
+    actor.patience = patience or 0
+    return actor
 
 
-class Splicing(LogRolling):
-    """A roll that adds closed ledgers of a job before the ledger in which the leader goes on (L8)."""
-
-    def __init__(self, metadata: LogMetadata, version: int, nonce: str, ledger_ids: tuple[int, ...]) -> None:
-        super().__init__(metadata, version, nonce, 6)
-        self._spliced = ledger_ids
-
-    def _start_over(self) -> None:
-        super()._start_over()
-        if not self.is_done:
-            # After the head was read, as for any addition: a sweep changes the head once it has condemned them.
-            self._effects[-1] = CheckLedgers(self._spliced, self.metadata, "", looks_into_pages=True)
-            # The number that it will get: a pending ledger that has another is taken for one that lost its CAS (L7).
-            number = self.metadata.next_segment_number + len(self._spliced)
-            self._effects.append(CreateLedger(NAME, number))
-
-    def ledgers_checked(self) -> None:
-        """The job's ledgers may be added."""
-
-    def _ready(self, now_ms: int) -> tuple[tuple[LogPage, ...], LogMetadata]:
-        pages, head = super()._ready(now_ms)
-        return pages, head.with_ledgers(self._spliced, now_ms)
+def answering(cluster: Cluster, nonce: str = "r1") -> JobActor:
+    """The leader rolls the log as it is now, and answers the first request in it."""
+    metadata, version = cluster.logs[NAME]
+    return JobActor(cluster, LogRolling(RollBase(metadata, version), nonce, 6))
 
 
 def splicing(cluster: Cluster, ledger_ids: list[int], nonce: str = "s1") -> JobActor:
-    """The leader rolls, and adds these ledgers before its next one."""
+    """The leader rolls, and adds these ledgers before its next one: somebody asked for it, and is gone."""
     metadata, version = cluster.logs[NAME]
-    return JobActor(cluster, Splicing(metadata, version, nonce, tuple(ledger_ids)))
+    asked = metadata.with_request(AppendRequest(f"{nonce} asks", Addition(tuple(ledger_ids))))
+    cas(cluster, attrs.evolve(asked, token=f"{nonce} asks"), version)
+    return answering(cluster, nonce)
 
 
 def sweeping(cluster: Cluster, ledger_ids: list[int], nonce: str = "s1") -> JobActor:

@@ -13,7 +13,6 @@ from replog.protocol.chaining import (
     LogChanged,
     LogFailed,
     LogMachine,
-    LogRolling,
     LogTakeover,
     ReadLog,
     RecoverLedger,
@@ -22,6 +21,7 @@ from replog.protocol.chaining import (
 )
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
 from replog.protocol.model import PAGE_SEGMENTS, LedgerState, LogMetadata, PendingLedger
+from replog.protocol.rolling import LogRolling, RollBase
 from tests.protocol.driving import Cluster, Recovery, Tell, Writer
 
 NAME = "orders"
@@ -217,7 +217,7 @@ def takeover(
 def rolling(cluster: Cluster, nonce: str = "r1") -> LogActor:
     """The leader rolls the log as it knows it: as it is now."""
     metadata, version = cluster.logs[NAME]
-    return LogActor(cluster, LogRolling(metadata, version, nonce, now_ms=6))
+    return LogActor(cluster, LogRolling(RollBase(metadata, version), nonce, now_ms=6))
 
 
 def trimming(cluster: Cluster, before_segment: int, nonce: str = "x1") -> LogActor:

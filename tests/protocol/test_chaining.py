@@ -7,9 +7,10 @@ import random
 import pytest
 
 from replog.errors import FencedError, LogNotFoundError, ReplogError
-from replog.protocol.chaining import LogRolling, WriteLog
+from replog.protocol.chaining import WriteLog
 from replog.protocol.effects import SendAdd
 from replog.protocol.model import LedgerState
+from replog.protocol.rolling import LogRolling, RollBase
 from tests.protocol.driving import Cluster, Writer
 from tests.protocol.driving_logs import NAME, LogActor, deleting, finish, rolling, segments, takeover, trimming
 
@@ -48,7 +49,7 @@ class Leader:
 
     def roll(self) -> None:
         metadata, version = self.known
-        actor = LogActor(self.cluster, LogRolling(metadata, version, f"{self.name} rolls {version}", 6))
+        actor = LogActor(self.cluster, LogRolling(RollBase(metadata, version), f"{self.name} rolls {version}", 6))
         self.change = actor
 
     def advance(self, actor: LogActor, dice: random.Random) -> None:

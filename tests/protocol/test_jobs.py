@@ -15,14 +15,15 @@ from replog.errors import (
     LogNotFoundError,
     MetastoreUncertainError,
 )
-from replog.protocol.appending import FindSegment, LogAppending
-from replog.protocol.chaining import LogChanged, LogRolling, LogTakeover, ReadLog, RecoverLedger, WriteLog
+from replog.protocol.appending import FindSegments, LogAppending
+from replog.protocol.chaining import LogChanged, LogTakeover, ReadLog, RecoverLedger, WriteLog
 from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import LedgerState, LogMetadata, Position
+from replog.protocol.rolling import LogRolling
 from replog.protocol.sweeping import LogSweeping
 from tests.protocol.driving import Cluster
-from tests.protocol.driving_jobs import DroppingActor, JobActor, Splicing, adding, splicing, sweeping, write_ledger
-from tests.protocol.driving_logs import NAME, LogActor, rolling, segments, takeover, trimming
+from tests.protocol.driving_jobs import DroppingActor, JobActor, adding, answering, sweeping, write_ledger
+from tests.protocol.driving_logs import NAME, LogActor, segments, takeover, trimming
 from tests.simulator.mutation import Mutant, Patch
 
 EXPECTED = (
@@ -44,18 +45,24 @@ def require(condition: object, problem: str) -> None:
         raise Broken(problem)
 
 
+def asked_of(actor: LogActor) -> str:
+    """The token of the last request of a committer; "" if it asked nobody."""
+    request = actor.machine._request
+    return "" if request is None else request.token
+
+
 class Schedule:
     """A few jobs with several drivers each, and all others, in an order that follows from the seed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
+        self.asks = seed % 3 == 0  # leaders, before they are fenced
         self.cluster = Cluster()
         self.actors: list[LogActor] = []
         self.jobs: dict[str, list[int]] = {}
         self.transactions: dict[str, tuple[str, int] | None] = {}
         self.numbers: dict[int, int] = {}  # which ledger a number ever meant
-        self.counts = dict.fromkeys(("committed", "repeated", "refused", "swept", "spliced"), 0)
-        self.spliced: list[int] = []  # ledgers of jobs that a leader was given
+        self.counts = dict.fromkeys(("committed", "repeated", "refused", "swept"), 0)
         self._names = (f"n{number}" for number in range(10_000))
 
     def run(self, steps: int) -> None:
@@ -64,7 +71,7 @@ class Schedule:
         for _ in range(self.dice.randint(1, 3)):
             self.new_job()
         for _ in range(steps):
-            if len(self.actors) < 4:
+            if len(self.actors) < (6 if self.asks else 4):
                 self.actors.append(self.begun())
             self.advance(self.dice.choice(self.actors))
             self.look()
@@ -84,27 +91,27 @@ class Schedule:
     def begun(self) -> LogActor:
         kind, log = self.dice.randrange(12), self.cluster.logs.get(NAME)
         job = self.dice.choice(list(self.jobs)) if self.dice.random() < 0.7 else self.new_job()
+        if self.asks and log is not None and self.dice.random() < 0.5:
+            # Somebody leads, and answers.
+            kind = 9 if log[0].requests else 8 if log[0].first_open_number == log[0].next_segment_number else kind
         if kind < 5:
-            return adding(self.cluster, self.jobs[job], self.transactions[job], next(self._names))
+            patience = self.dice.choice([0, 10, 100]) if self.asks else None
+            return adding(self.cluster, self.jobs[job], self.transactions[job], next(self._names), patience=patience)
         if kind < 8:
             named = {ledger_id for _, ledger_id in segments(self.cluster)} if log else set()
             return sweeping(self.cluster, [each for each in self.jobs[job] if each not in named], next(self._names))
         if kind < 9 or log is None or not log[0].segments:
             return takeover(self.cluster, next(self._names), 2)
         states = [self.cluster.metadata(segment.ledger_id).state for segment in log[0].segments[:-1]]
-        if kind < 10 and LedgerState.OPEN not in states:  # the previous ledger is closed before the next roll
-            return self.rolled()
+        if kind < 10 and (self.asks or LedgerState.OPEN not in states):
+            for segment, state in zip(log[0].segments, states, strict=False):
+                if state is LedgerState.OPEN:  # the leader closes it before the next roll
+                    self.cluster.recovery(segment.ledger_id, nonce=next(self._names)).recover()
+            return answering(self.cluster, next(self._names))
         if kind < 11:
             before = self.dice.randint(1, log[0].next_segment_number)
             return DroppingActor(self.cluster, LogTrimming(NAME, before, next(self._names)), self.swept)
         return DroppingActor(self.cluster, LogDeleting(NAME, next(self._names), 7), self.swept)
-
-    def rolled(self) -> LogActor:
-        if self.dice.random() < 0.5:
-            return rolling(self.cluster, next(self._names))
-        ledger_ids = [write_ledger(self.cluster, "spliced") for _ in range(self.dice.randint(1, 4))]
-        self.spliced += ledger_ids
-        return splicing(self.cluster, ledger_ids, next(self._names))
 
     def swept(self, ledger_ids: list[int]) -> None:
         self.actors.append(sweeping(self.cluster, ledger_ids, next(self._names)))
@@ -129,16 +136,18 @@ class Schedule:
 
     def ended(self, actor: LogActor) -> None:
         require(actor.changed is not None or isinstance(actor.error, EXPECTED), f"it ended with {actor.error!r}")
+        is_answered = isinstance(actor.machine, LogAppending) and asked_of(actor) in self.cluster.answered
         if isinstance(actor.machine, LogTakeover | LogAppending) and actor.changed is not None:
             self.closed_before(actor.changed, actor.machine)
-        if isinstance(actor.machine, Splicing) and actor.changed is not None:
-            self.counts["spliced"] += 1
         if isinstance(actor.machine, LogSweeping):
             self.counts["swept"] += len(actor.machine.deleted)
         elif isinstance(actor.machine, LogAppending):
             outcome = "refused" if actor.error else "committed" if actor.machine.is_new else "repeated"
             self.counts[outcome] += 1
             assert isinstance(actor, JobActor)
+            if is_answered:
+                require(not actor.fenced, "a leader that answered was fenced (L10)")
+                require(actor.machine.is_new, f"it was answered, and ended with {actor.error!r} (L10)")
             is_unknown = isinstance(actor.error, MetastoreUncertainError)
             require(is_unknown or actor.error is None or not actor.was_written, f"it was written, and {actor.error!r}")
             for segment in actor.machine.segments:
@@ -148,7 +157,10 @@ class Schedule:
 
     def closed_before(self, changed: LogChanged, machine: LogTakeover | LogAppending) -> None:
         """L1, L8: whoever led before is fenced, once a takeover or a job's commit is done."""
-        added = [each.number for each in machine.segments] if isinstance(machine, LogAppending) else []
+        segments = machine.segments if isinstance(machine, LogAppending) else ()
+        added = [each.number for each in segments]
+        if added and tuple(each.ledger_id for each in segments) in self.cluster.answered.values():
+            return  # a leader added them, and stays (L10)
         added = added or [number for number, ledger_id in self.numbers.items() if ledger_id == changed.ledger_id]
         for number, ledger_id in self.numbers.items():
             if ledger_id in self.cluster.records and number < min(added, default=0):
@@ -187,7 +199,7 @@ class Schedule:
         log = self.cluster.logs.get(NAME)
         if log is None or not log[0].deletions:  # one that was deleted forgets them
             require(len(set(known)) == len(known), f"a transaction was committed twice: {known}")
-        written = self.spliced + [ledger_id for ledger_ids in self.jobs.values() for ledger_id in ledger_ids]
+        written = [ledger_id for ledger_ids in self.jobs.values() for ledger_id in ledger_ids]
         sweeping(self.cluster, written, "last").finish()
         named = {ledger_id for _, ledger_id in segments(self.cluster)}
         require(not set(written) & (set(self.cluster.records) - named), "a sweep left a ledger that nobody names")
@@ -203,7 +215,7 @@ def test_random_jobs_and_sweeps(chunk: int) -> None:
         schedule = Schedule(seed)
         schedule.run(150)
         counts = {kind: counts.get(kind, 0) + count for kind, count in schedule.counts.items()}
-    assert all(count > (2 if kind == "spliced" else 20) for kind, count in counts.items()), counts
+    assert all(count > 20 for count in counts.values()), counts
 
 
 MUTANTS = [
@@ -291,7 +303,7 @@ MUTANTS = [
         "add-forgets-doubt",
         "M1",
         "a lost answer counts as not written",
-        (Patch(LogAppending, "_lost", "if self._is_uncertain and", "if False and"),),
+        (Patch(LogAppending, "_lost", "and self._is_uncertain and", "and False and"),),
         200,
     ),
     Mutant(
@@ -301,7 +313,7 @@ MUTANTS = [
         (
             Patch(
                 LogAppending,
-                "ledgers_checked",
+                "_recover",
                 "if not self._addition.ledger_ids:",
                 "if True:",
             ),
@@ -312,7 +324,7 @@ MUTANTS = [
         "add-fences-one",
         "L1",
         "X19: only the last ledger is fenced",
-        (Patch(LogAppending, "ledgers_checked", "self.metadata.to_recover()]", "self.metadata.to_recover()[-1:]]"),),
+        (Patch(LogAppending, "_recover", "self.metadata.to_recover()]", "self.metadata.to_recover()[-1:]]"),),
         400,
     ),
     Mutant(
@@ -334,6 +346,27 @@ MUTANTS = [
         "L8",
         "the record says that all before the leader's next ledger are closed, and the leader still writes to the one before",
         (Patch(LogRolling, "_propose_next", "self._current.number", "self.metadata.next_segment_number"),),
+        100,
+    ),
+    Mutant(
+        "request-is-not-withdrawn",
+        "L10",
+        "a committer out of patience fences the leader while the record has its request: the leader answers, and is fenced",
+        (
+            Patch(
+                LogAppending,
+                "_seek",
+                "if self._request in log.requests:",
+                "if self._request in log.requests and self._requests_left is not None:",
+            ),
+        ),
+        400,
+    ),
+    Mutant(
+        "answer-is-not-sought",
+        "L10",
+        "a committer whose request is gone does not look whether a leader has added its ledgers",
+        (Patch(LogAppending, "_seek", "elif self._claim(log.segments):", "elif False:"),),
         100,
     ),
     Mutant(
@@ -431,7 +464,7 @@ def test_m1_a_lost_answer_is_settled_by_a_page_if_not_trimmed(
     if was_trimmed:
         trimming(cluster, 6).run()
     else:
-        commit.until(FindSegment)
+        commit.until(FindSegments)
     commit.finish()
     if was_trimmed and transaction is None:
         assert isinstance(commit.error, MetastoreUncertainError)
@@ -451,7 +484,7 @@ def test_m1_a_page_trimmed_during_the_look_is_read_again() -> None:
     commit.write_loses_answer()
     for number in range(6):
         adding(cluster, [write_ledger(cluster, "b")], nonce=f"b{number}").finish()
-    commit.until(FindSegment)
+    commit.until(FindSegments)
     trimming(cluster, 6).run()
     commit.step()
     assert [type(effect) for effect in commit.waiting] == [ReadLog]
@@ -473,7 +506,9 @@ def test_calls_after_the_end_change_nothing() -> None:
             machine.ledgers_checked()
             machine.ledger_recovered(1)
             machine.ledger_missing(1)
-            machine.segment_found(None)
+            machine.segments_found([])
+            machine.leader_found(is_led=True)
+            machine.answer_awaited(is_patient=True)
         else:
             machine.ledgers_condemned()
             machine.ledgers_deleted((1,))

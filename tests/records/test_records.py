@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replog.errors import MetastoreCorruptError
+from replog.protocol.additions import Addition, AppendRequest, Transaction
 from replog.protocol.chunks import Chunk, ChunkContents
 from replog.protocol.contents import Contents
 from replog.protocol.cursors import CursorRecord
@@ -114,6 +115,9 @@ CHUNK_OF_CHUNKS = ChunkContents(
 )
 CHUNK_NAME = Chunk(30, 39, 1, 1, 412, CHUNK.digest())
 UPPER_NAME = Chunk(7, 29, 1, 2, 300, CHUNK_OF_CHUNKS.digest())
+ASKED_LOG = attrs.evolve(
+    LOG, requests=(AppendRequest("1f0a.1?2", Addition((7, 9), Transaction("t", 3), "job", {"values": "json"})),)
+)
 UNBOUNDED_LOG = attrs.evolve(LOG, segments=(LOG.segments[0], attrs.evolve(LOG.segments[1], term=4)), is_unbounded=True)
 
 PENDING = PendingLedger(LOG.name, 12_346, 6, 1_763_600_000_002)
@@ -148,6 +152,7 @@ GOLDEN: dict[str, tuple[Any, Any, Golden, str]] = {
         chunk_key_path(10, UPPER_NAME.name),
     ),
     "log-v1": (encode_log, decode_log, LOG, log_key_path(LOG.name)),
+    "log-request-v1": (encode_log, decode_log, ASKED_LOG, log_key_path(LOG.name)),
     "log-unbounded-v1": (encode_log, decode_log, UNBOUNDED_LOG, log_key_path(LOG.name)),
     "log-deleted-v1": (encode_log, decode_log, DELETED_LOG, log_key_path(LOG.name)),
     "log-page-v1": (encode_log_page, decode_log_page, PAGE, log_page_key_path(LOG.name, 1)),
@@ -181,7 +186,8 @@ def test_format_is_unchanged(name: str) -> None:
 
 
 def test_every_field_of_a_record_is_written() -> None:
-    logs = ((UNBOUNDED_LOG, LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
+    full = attrs.evolve(UNBOUNDED_LOG, requests=ASKED_LOG.requests)
+    logs = ((full, LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
     more = (*logs, ((JOB_LEDGER,), encode_job_ledger), ((JOB_PART,), encode_job_part), ((CURSOR,), encode_cursor))
     chunks = ((CHUNK, CHUNK_OF_CHUNKS), encode_chunk)
     unbounded = attrs.evolve(CHUNKED, durability=Durability.WRITE_QUORUM, full_before=73)

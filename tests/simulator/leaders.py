@@ -21,7 +21,6 @@ from replog.protocol.chaining import (
     LogChanged,
     LogEffect,
     LogFailed,
-    LogRolling,
     LogTakeover,
     ReadLog,
     RecoverLedger,
@@ -30,6 +29,7 @@ from replog.protocol.chaining import (
 )
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, PendingLedger
+from replog.protocol.rolling import LogRolling, RollBase
 from tests.simulator.clients import Client, WriterShell, new_ledger
 from tests.simulator.dropping import DeletingPending, Dropping
 from tests.simulator.metastore import Outcome, page_key, pending_key
@@ -348,7 +348,7 @@ class LeaderShell(LogShell):
         if self.writer is None or self.is_busy or self.is_over or self._previous is not None:
             return
         self.is_busy = True
-        machine = LogRolling(self._metadata, self._version, self.client.new_nonce(), self.world.now)
+        machine = LogRolling(RollBase(self._metadata, self._version), self.client.new_nonce(), self.world.now)
         machine.start()
         self.pump(machine)
 

@@ -290,9 +290,12 @@ class Client(LedgerVerbs, CursorVerbs):
         job: str = "",
         custom: Mapping[str, str] | None = None,
         password: bytes = b"",
+        patience_s: float = 5.0,
     ) -> AppendedLedgers:
         """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if it does not exist.
-        Its writer is fenced before, as by `write_log`, unless there are no ledgers.
+
+        A writer of the log adds them itself when it is asked, and goes on in a ledger behind them (L10). One that has not
+        answered within `patience_s` is fenced, as by `write_log`; 0 asks nobody. Without ledgers nobody is asked or fenced.
 
         The ledgers must have been created with `custom={"log": name, "job": ...}`, of this job if `job` is given. A job's
         name belongs to one run, which hands in its ledgers once. A `transaction` (id, number) that was committed before, or
@@ -303,7 +306,7 @@ class Client(LedgerVerbs, CursorVerbs):
         `TooManyLedgersError`, `TransactionTableFullError`: then the log is as it was. Otherwise as `write_log`; if it raises
         `MetastoreUncertainError` or is cancelled, they may be added or not."""
         wanted = appending.addition(name, ledger_ids, transaction, job, custom)
-        return await appending.append(wanted, self._ledgers, self._log_driver, password)
+        return await appending.append(name, wanted, patience_s, self._ledgers, self._log_driver, password)
 
     async def retire_transactions(
         self, name: str, transaction_ids: Sequence[str] = (), *, older_than_s: float | None = None

@@ -102,7 +102,7 @@ class Restorer:
         # As late as possible: from here on the log exists, as a deleted one, and its numbers are taken.
         await self._begin_at(name, segments[0].number)
         wanted = appending.addition(name, [ids[each.number] for each in segments], (job, 1), job, None)
-        await appending.append(wanted, self._ledgers, self._driver, self._password)
+        await appending.append(name, wanted, 0.0, self._ledgers, self._driver, self._password)
         size_bytes = sum(each.size_bytes for each in segments)
         return SavedLog(name, segments[0].number, segments[-1].number, size_bytes, len(segments))
 

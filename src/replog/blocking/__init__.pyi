@@ -330,9 +330,12 @@ class Client:
         job: str = "",
         custom: Mapping[str, str] | None = None,
         password: bytes = b"",
+        patience_s: float = 5.0,
     ) -> AppendedLedgers:
         """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if it does not exist.
-        Its writer is fenced before, as by `write_log`, unless there are no ledgers.
+
+        A writer of the log adds them itself when it is asked, and goes on in a ledger behind them (L10). One that has not
+        answered within `patience_s` is fenced, as by `write_log`; 0 asks nobody. Without ledgers nobody is asked or fenced.
 
         The ledgers must have been created with `custom={"log": name, "job": ...}`, of this job if `job` is given. A job's
         name belongs to one run, which hands in its ledgers once. A `transaction` (id, number) that was committed before, or

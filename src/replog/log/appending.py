@@ -52,7 +52,7 @@ def addition(
     if not isinstance(job, str):
         raise ConfigError(f"{job!r} is not the name of a job: it must be a text, as in the ledgers' custom metadata")
     check_custom(custom)
-    return Addition(name, ids, None if transaction is None else _transaction(transaction), job, dict(custom or {}))
+    return Addition(ids, None if transaction is None else _transaction(transaction), job, dict(custom or {}))
 
 
 def _transaction(transaction: tuple[str, int]) -> Transaction:
@@ -86,29 +86,36 @@ async def retire(
     return list(machine.retired)
 
 
-async def append(wanted: Addition, ledgers: Ledgers, driver: LogDriver, password: bytes) -> AppendedLedgers:
+async def append(
+    name: str, wanted: Addition, patience_s: float, ledgers: Ledgers, driver: LogDriver, password: bytes
+) -> AppendedLedgers:
     """Adds the ledgers. Raises as `Client.append_ledgers`."""
     check_password(password)
+    is_number = isinstance(patience_s, int | float) and not isinstance(patience_s, bool)
+    if not (is_number and 0 <= patience_s < float("inf")):
+        raise ConfigError(f"patience_s={patience_s!r} must be a finite number of seconds, 0 or more")
     machine = LogAppending(
+        name,
         wanted,
         ledgers.chance.token(),
         ledgers.chance.time_ms(),
         driver.records.page_segments,
         is_new_unbounded=ledgers.options.log_ledgers == UNBOUNDED,
+        asks_leader=patience_s > 0,
     )
     machine.start()
     # A job may hand in thousands of ledgers, and each is read: a fixed limit would make a large commit impossible for good.
-    timeout_s = ledgers.options.takeover_timeout_s + _LEDGER_S * len(wanted.ledger_ids)
+    timeout_s = ledgers.options.takeover_timeout_s + patience_s + _LEDGER_S * len(wanted.ledger_ids)
     with trio.move_on_after(timeout_s):
-        await driver.drive(machine, NO_WRITERS, password)
+        await driver.drive(machine, NO_WRITERS, password, patience_s)
     if not machine.is_done:
         problem = f"{len(wanted.ledger_ids)} ledgers were not added within {timeout_s:g} s: others keep winning"
         # A repetition with the same transaction finds out, and changes nothing if the first one succeeded.
         if machine.is_in_doubt:
             advice = "whether they were is unknown: call again with the same transaction"
-            raise MetastoreUncertainError(f"log {wanted.log_name!r}: {problem}, or the metastore hangs; {advice}")
-        raise TakeoverFailedError(wanted.log_name, f"{problem}, or bookies or the metastore hang; nothing was added")
+            raise MetastoreUncertainError(f"log {name!r}: {problem}, or the metastore hangs; {advice}")
+        raise TakeoverFailedError(name, f"{problem}, or bookies or the metastore hang; nothing was added")
     if machine.is_new:
-        await driver.finish(wanted.log_name)
+        await driver.finish(name)
     first = Position(machine.segments[0].number, 0) if machine.segments else None
     return AppendedLedgers(machine.is_new, first, machine.segments)

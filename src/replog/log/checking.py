@@ -21,16 +21,19 @@ from replog.errors import (
     LedgerRefusedError,
     MetastoreUncertainError,
     TooManyLedgersError,
+    UnauthorizedError,
     VersionConflictError,
 )
-from replog.protocol.appending import CheckLedgers
 from replog.protocol.contents import Contents, Known
+from replog.protocol.log_effects import CheckLedgers
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
 from replog.records.logs import encode_log
 from replog.runtime.keys import VALUE_BYTES_MAX
 from replog.runtime.nursery import for_each
 
 CONDEMNED_KEY = "condemned"
+# Why ledgers may not be added to a log, whoever looks; anything else may be another answer the next time
+REFUSALS = (LedgerNotFoundError, LedgerRefusedError, JobAbandonedError, TooManyLedgersError, UnauthorizedError)
 AT_ONCE = 32
 _RESERVED_BYTES = 4096  # of a record: for its token, and for the next change
 # The longest that a record says of a ledger: a terabyte of entries of one byte

@@ -10,6 +10,7 @@ import itertools
 from contextlib import suppress
 from typing import Protocol
 
+import attrs
 import trio
 
 from replog.client.ledger_writer import LedgerWriter
@@ -27,29 +28,29 @@ from replog.errors import (
     ReplogError,
     VersionConflictError,
 )
-from replog.log.checking import AT_ONCE, JOB_KEY, check_ledgers, condemn
+from replog.log.checking import AT_ONCE, JOB_KEY, REFUSALS, check_ledgers, condemn
 from replog.log.log_records import LogRecords
-from replog.protocol.appending import CheckLedgers, FindSegment, LogAppending
-from replog.protocol.chaining import (
+from replog.protocol.appending import AwaitAnswer, FindLeader, FindSegments, LogAppending
+from replog.protocol.chaining import LogMachine, LogTakeover
+from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
+from replog.protocol.log_effects import (
+    CheckLedgers,
     ContinueLedger,
     CreateLedger,
     DeleteLedger,
     LogChanged,
     LogEffect,
     LogFailed,
-    LogMachine,
-    LogRolling,
-    LogTakeover,
     ReadLog,
     RecoverLedger,
     WriteLog,
     WritePage,
 )
-from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, PendingLedger
+from replog.protocol.rolling import LogRolling
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
 from replog.records.logs import encode_log, encode_log_page
-from replog.records.paths import log_key_path, log_page_key_path, log_pending_key_path
+from replog.records.paths import log_key_path, log_leaders_key_path, log_page_key_path, log_pending_key_path
 from replog.runtime.nursery import for_each
 
 PENDING_KEPT_S = 600.0  # a request to create a ledger that is older than this never arrives any more
@@ -84,6 +85,16 @@ class NoWriters:
 NO_WRITERS = NoWriters()
 
 
+@attrs.define
+class _Waits:
+    """Since when one machine waits: `doubted_at_s` is when the first answer was lost; `asked_at_s` is when the first wait for a
+    leader's answer began, and all of these last `patience_s` together."""
+
+    patience_s: float
+    doubted_at_s: float | None = None
+    asked_at_s: float | None = None
+
+
 class LogDriver:
     """Drives the machines of one client's logs."""
 
@@ -92,12 +103,14 @@ class LogDriver:
         self._ledgers = ledgers
         self._store = ledgers.records
 
-    async def drive(self, machine: LogMachine, writers: Writers, password: bytes) -> LogChanged:
-        """Runs a machine to its end. Raises the error with which it failed.
+    async def drive(
+        self, machine: LogMachine, writers: Writers, password: bytes, patience_s: float = 0.0
+    ) -> LogChanged:
+        """Runs a machine to its end. Raises the error with which it failed. `patience_s`: how long it waits for a log's leader.
 
         If cancelled, the log may be changed or not. A ledger may be left that no log names: it is pending, or in the list of
         those that the log has dropped (L7)."""
-        doubts: list[float] = []  # the times at which answers were lost
+        waits = _Waits(patience_s)
         while True:
             for effect in machine.take_effects():
                 if isinstance(effect, LogChanged):
@@ -105,7 +118,7 @@ class LogDriver:
                 if isinstance(effect, LogFailed):
                     raise effect.error
                 try:
-                    await self._perform(effect, machine, writers, password, doubts)
+                    await self._perform(effect, machine, writers, password, waits)
                 except ReplogError as error:
                     if machine.is_done:
                         # The record is written; what was to be deleted after that stays.
@@ -119,14 +132,14 @@ class LogDriver:
         machine: LogMachine,
         writers: Writers,
         password: bytes,
-        doubts: list[float],
+        waits: _Waits,
     ) -> None:
         if isinstance(effect, ReadLog):
             machine.log_read(*await self.records.head(effect.name))
         elif isinstance(effect, WritePage):
             await self._write_page(effect, machine)
         elif isinstance(effect, WriteLog):
-            await self._write(effect, machine, doubts)
+            await self._write(effect, machine, waits)
         elif isinstance(effect, RecoverLedger):
             assert isinstance(machine, LogTakeover | LogDeleting | LogAppending)
             await self._recover(effect.ledger_id, machine, password)
@@ -140,8 +153,11 @@ class LogDriver:
             await self._give_back(effect)
         elif isinstance(machine, LogTrimming | LogDeleting):
             await self._perform_dropping(effect, machine)
+        elif isinstance(effect, CheckLedgers):
+            assert isinstance(machine, LogAppending | LogRolling)
+            await self._check(effect, machine, password)
         elif isinstance(machine, LogAppending):
-            await self._perform_addition(effect, machine, password)
+            await self._perform_addition(effect, machine, waits)
         elif isinstance(machine, LogSweeping):
             await self._perform_sweep(effect, machine)
 
@@ -202,14 +218,33 @@ class LogDriver:
             await for_each(lambda each: self._delete_pending(log, each), effect.pending, AT_ONCE)
             machine.pending_deleted()
 
-    async def _perform_addition(self, effect: LogEffect, machine: LogAppending, password: bytes) -> None:
-        if isinstance(effect, CheckLedgers):
-            named = await self.records.named_before(effect.metadata) if effect.looks_into_pages else frozenset()
-            machine.ledgers_checked(await check_ledgers(effect, self._ledgers, password, named))
-        elif isinstance(effect, FindSegment):
-            page = await self.records.page(effect.log_name, effect.page_number)
-            found = () if page is None else page.segments
-            machine.segment_found(next((each for each in found if each.number == effect.segment_number), None))
+    async def _check(self, effect: CheckLedgers, machine: LogAppending | LogRolling, password: bytes) -> None:
+        named = await self.records.named_before(effect.metadata) if effect.looks_into_pages else frozenset()
+        try:
+            known = await check_ledgers(effect, self._ledgers, password, named)
+        except REFUSALS:
+            if not isinstance(machine, LogRolling):
+                raise
+            machine.ledgers_refused()  # the committer looks for itself, and says why (L10)
+        else:
+            machine.ledgers_checked(known)
+
+    async def _perform_addition(self, effect: LogEffect, machine: LogAppending, waits: _Waits) -> None:
+        if isinstance(effect, FindSegments):
+            try:
+                found = await self.records.segments(effect.log_name, effect.first, effect.end)
+            except LogNotFoundError:
+                found = []  # it was deleted meanwhile
+            machine.segments_found(found)
+        elif isinstance(effect, FindLeader):
+            announced = await self._store.metastore.announced(log_leaders_key_path(effect.log_name))
+            machine.leader_found(is_led=bool(announced))
+        elif isinstance(effect, AwaitAnswer):
+            now_s = trio.current_time()
+            waits.asked_at_s = now_s if waits.asked_at_s is None else waits.asked_at_s
+            with trio.move_on_at(waits.asked_at_s + waits.patience_s) as waiting:
+                await self._store.metastore.wait_changed(log_key_path(effect.log_name), effect.version)
+            machine.answer_awaited(is_patient=not waiting.cancelled_caught)
 
     async def _perform_sweep(self, effect: LogEffect, machine: LogSweeping) -> None:
         if isinstance(effect, CondemnLedgers):
@@ -221,7 +256,7 @@ class LogDriver:
             await for_each(self._ledgers.read_and_delete, unnamed, AT_ONCE)
             machine.ledgers_deleted(unnamed)
 
-    async def _write(self, effect: WriteLog, machine: LogMachine, doubts: list[float]) -> None:
+    async def _write(self, effect: WriteLog, machine: LogMachine, waits: _Waits) -> None:
         key, value = log_key_path(effect.metadata.name), encode_log(effect.metadata)
         metastore, expected = self._store.metastore, effect.expected
         try:
@@ -232,9 +267,9 @@ class LogDriver:
         except (VersionConflictError, KeyExistsError, KeyNotFoundError):
             machine.log_conflict()
         except MetastoreUncertainError as error:
-            doubts.append(trio.current_time())
             # Counted from the first lost answer: a metastore that loses every answer ends this at the deadline.
-            await self._store.pause(doubts[0] + self._store.timeout_s, error)
+            waits.doubted_at_s = trio.current_time() if waits.doubted_at_s is None else waits.doubted_at_s
+            await self._store.pause(waits.doubted_at_s + self._store.timeout_s, error)
             machine.log_uncertain()
         else:
             machine.log_written(version)

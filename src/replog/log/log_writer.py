@@ -14,6 +14,7 @@ from replog.client.endings import WriterContext
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
 from replog.errors import FencedError
+from replog.log.committers import answer_committers
 from replog.log.log_driver import LogDriver
 from replog.log.record_batches import Positions
 from replog.log.rolling import CurrentSegment, NextLedger, Rolling
@@ -46,6 +47,7 @@ class LogWriter(WriterContext):
         password: bytes,
     ) -> None:
         self.name = name
+        self._ledgers = ledgers
         self._driver = driver
         self._current = CurrentSegment(writer, changed.metadata.segments[-1].number)
         self._next = NextLedger(ledgers, driver, changed, create_ledger, password)
@@ -209,10 +211,7 @@ class LogWriter(WriterContext):
     def flush_nowait(self, ended: Callable[[bool], None]) -> Position:
         """As `LedgerWriter.flush_nowait`."""
         current = self._current
-        writer, segment = current.writer, current.segment
-        # The current ledger sends nothing before the previous one is confirmed: to wait for its entries is to wait for all.
-        if writer.last_add_pushed < 0 and current.previous is not None:
-            writer, segment = current.previous, segment - 1
+        writer, segment = current.last_flushed
         try:
             return Position(segment, writer.flush_nowait(ended))
         except FencedError as error:
@@ -221,10 +220,9 @@ class LogWriter(WriterContext):
     def check_confirmed(self, position: Position) -> None:
         """As `LedgerWriter.check_confirmed`."""
         current = self._current
-        is_current = position.segment == current.segment
         # What is in neither ledger was confirmed before the last roll.
-        writer = current.writer if is_current else current.previous
-        if writer is not None and position.segment >= current.segment - 1:
+        writer = current.holding(position.segment)
+        if writer is not None:
             try:
                 writer.check_confirmed(position.entry)
             except FencedError as error:
@@ -261,6 +259,7 @@ class LogWriter(WriterContext):
             with self._background:
                 async with open_service_nursery() as nursery:
                     nursery.start_soon(self._finish)
+                    nursery.start_soon(answer_committers, self.name, self._ledgers, self._driver, self._rolling)
                     await self._rolling.run()
                     nursery.cancel_scope.cancel()
         finally:

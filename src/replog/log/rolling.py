@@ -7,7 +7,8 @@
 2. the previous ledger's entries are confirmed;
 3. the new writer sends what it has gathered, and the previous ledger is closed.
 
-So no entry of a ledger is confirmed before all entries of the ledger before it, and at most two ledgers of a log are open.
+So no entry of a ledger is confirmed before all entries of the leader's ledger before it, and at most two ledgers of a log are
+open. A roll also answers a committer, whose ledgers get their places between those two (L10).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from replog.client.endings import copy_for_raise
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
 from replog.errors import FencedError, LedgerNotFoundError, ReplogError, WriteQuorumError
-from replog.hookspecs import LogRolled
+from replog.hookspecs import LedgersSpliced, LogRolled
 from replog.log.log_driver import LogDriver
 from replog.log.record_batches import Positions
-from replog.protocol.chaining import LogChanged, LogRolling
+from replog.protocol.additions import AppendRequest
+from replog.protocol.chaining import LogChanged
 from replog.protocol.contents import Contents
 from replog.protocol.model import LedgerMetadata, Position
+from replog.protocol.rolling import LogRolling, RollBase
 
 _RETRY_AFTER_S = 5.0
 FRAGMENTS_MAX = 50  # of a ledger: a takeover that finds more rolls, so that few ledgers of logs need index chunks (M4)
@@ -39,6 +42,7 @@ class CurrentSegment:
         self.writer = writer
         self.segment = segment
         self.previous: LedgerWriter | None = None
+        self._previous_segment = segment  # the number of that one: ledgers of others may be between both (L10)
         self._confirmed: Position | None = None  # in segments before the current one
         self.lacking: int | None = None  # the ledger before, if it is closed and guaranteed copies of it are missing
 
@@ -48,7 +52,7 @@ class CurrentSegment:
         if self.writer.last_add_pushed >= self.writer.first_entry_id:
             return Position(self.segment, self.writer.last_add_pushed)
         if self.previous is not None and self.previous.last_add_pushed >= self.previous.first_entry_id:
-            return Position(self.segment - 1, self.previous.last_add_pushed)
+            return Position(self._previous_segment, self.previous.last_add_pushed)
         return self._confirmed
 
     @property
@@ -56,7 +60,7 @@ class CurrentSegment:
         """The last entry that is confirmed, with all before it; None before the first."""
         if self.writer.last_add_confirmed < self.writer.first_entry_id:
             if self.previous is not None and self.previous.last_add_confirmed >= self.previous.first_entry_id:
-                return Position(self.segment - 1, self.previous.last_add_confirmed)
+                return Position(self._previous_segment, self.previous.last_add_confirmed)
             return self._confirmed
         return Position(self.segment, self.writer.last_add_confirmed)
 
@@ -65,21 +69,36 @@ class CurrentSegment:
         # A roll may be under way: then entries of two ledgers are in doubt, and the caller sees them in order.
         error.positions = Positions(self.segment, self.writer.unconfirmed)
         if self.previous is not None and self.previous.unconfirmed:
-            earlier = Positions(self.segment - 1, self.previous.unconfirmed)
+            earlier = Positions(self._previous_segment, self.previous.unconfirmed)
             error.positions = [*earlier, *error.positions]
         return error
 
     def go_on_to(self, writer: LedgerWriter, segment: int) -> LedgerWriter:
         """From now on entries go to the new ledger, whose writer holds them back. Returns the previous writer."""
         previous = self.previous = self.writer
+        self._previous_segment = self.segment
         self.writer, self.segment = writer, segment
         return previous
+
+    def holding(self, segment: int) -> LedgerWriter | None:
+        """The writer of this segment, if its entries may not all be confirmed."""
+        if segment == self.segment:
+            return self.writer
+        return self.previous if segment == self._previous_segment else None
+
+    @property
+    def last_flushed(self) -> tuple[LedgerWriter, int]:
+        """The writer, and its segment, whose last entry is confirmed after all that was appended."""
+        # The current ledger sends nothing before the previous one is confirmed: to wait for its entries is to wait for all.
+        if self.writer.last_add_pushed < 0 and self.previous is not None:
+            return self.previous, self._previous_segment
+        return self.writer, self.segment
 
     def previous_confirmed(self) -> None:
         """All entries of the previous ledger are confirmed: the current writer may send."""
         assert self.previous is not None, "a ledger was gone on from"
         if self.previous.last_add_confirmed >= self.previous.first_entry_id:
-            self._confirmed = Position(self.segment - 1, self.previous.last_add_confirmed)
+            self._confirmed = Position(self._previous_segment, self.previous.last_add_confirmed)
         self.previous = None
         self.writer.release()
 
@@ -100,13 +119,12 @@ class NextLedger:
     ) -> None:
         self.writer: LedgerWriter | None = None  # while the log's record may name its ledger, or come to
         self.metadata = changed.metadata
-        self._version = changed.version
         self._ledgers = ledgers
         self._driver = driver
         self._create_ledger = create_ledger
         self._password = password
         self._since_ms = 0
-        self._base = (changed.metadata, changed.version)  # the log's record on which the ledger was created
+        self._base = RollBase(changed.metadata, changed.version)  # what the ledger was created on, or will be
         self._known: dict[int, Contents] = {}  # what ledgers hold that were closed since the record was written
 
     async def create(self, segment_number: int, *, is_unbounded: bool) -> int:
@@ -120,8 +138,9 @@ class NextLedger:
         """Never called: a roll creates."""
         raise AssertionError("a roll takes no ledger over")
 
-    async def roll(self) -> tuple[LedgerWriter, int]:
-        """Returns the new ledger's writer, which holds back what it gathers, and its segment number. Raises why not.
+    async def roll(self) -> tuple[LedgerWriter, int, AppendRequest | None]:
+        """Returns the new ledger's writer, which holds back what it gathers, its segment number, and the request of a committer
+        that this answers (L10). Raises why not.
 
         After a `MetastoreError` the log's record may name the new ledger. The current ledger goes on all the same, because a
         takeover recovers both."""
@@ -131,9 +150,8 @@ class NextLedger:
         # was kept goes with the version that it was created on.
         if self.writer is None:
             self._since_ms = self._ledgers.chance.time_ms()
-            machine = LogRolling(self.metadata, self._version, token, self._since_ms, known=self._known)
-        else:
-            machine = LogRolling(*self._base, token, self._since_ms, self.writer.ledger_id, self._known)
+        kept = None if self.writer is None else self.writer.ledger_id
+        machine = LogRolling(self._base, token, self._since_ms, kept, self._known)
         machine.start()
         try:
             changed = await self._driver.drive(machine, self, self._password)
@@ -143,10 +161,10 @@ class NextLedger:
         finally:
             self._base = machine.base
         assert self.writer is not None
-        self.metadata, self._version = changed.metadata, changed.version
+        self.metadata, self._base = changed.metadata, RollBase(changed.metadata, changed.version)
         self._known.clear()  # it is written now
         writer, self.writer = self.writer, None
-        return writer, changed.metadata.segments[-1].number
+        return writer, changed.metadata.segments[-1].number, machine.answered
 
     def learn(self, closed: LedgerMetadata) -> None:
         """A ledger of the log was closed: the next change of the log's record says what it holds."""
@@ -276,10 +294,13 @@ class Rolling:
 
     async def _roll(self) -> None:
         try:
-            writer, segment = await self._next.roll()
+            writer, segment, answered = await self._next.roll()
         except FencedError as error:
             self._current.writer.abandon(error)
             raise
+        if answered is not None:
+            ledger_ids = answered.addition.ledger_ids
+            self._ledgers.observe(LedgersSpliced(self._name, segment - len(ledger_ids), ledger_ids, writer.ledger_id))
         await self._go_on_to(writer, segment)
         await self._driver.settle(self._name, writer)
 

@@ -1,120 +1,128 @@
 """Adding ledgers to a log that others wrote and closed: all of them by one CAS (rules L, M1).
 
-It is a takeover (L1): before the CAS the last two ledgers of the list are fenced and closed, and all that may be open
-(L8), so a writer of the log is deposed. The ledgers are looked at *after* the head was read, and the CAS is upon that
-version: a sweep that condemns one of them changes the head afterwards, so either this CAS fails, or the sweep finds the
-ledger in the list (`sweeping`).
+A log that is led keeps its leader: the committer writes a request into the log's record, and waits until the leader has
+answered it with a roll (L10, `rolling`). It asks only if somebody announces to lead the log; that is advice, as is how long
+it waits (M3). If nobody leads, or the leader does not answer in time, the addition is a takeover (L1): before the CAS the last
+two ledgers of the list are fenced and closed, and all that may be open (L8), so a writer of the log is deposed. Before that,
+the request is taken out of the record, by a CAS: so either the leader has answered, or it never will.
+
+The ledgers are looked at *after* the head was read, and the CAS is upon that version: a sweep that condemns one of them
+changes the head afterwards, so either this CAS fails, or the sweep finds the ledger in the list (`sweeping`).
 
 Invariants:
 
 - The head is read, then the ledgers are checked, then those of the list that may be open are closed, then the head is
   written (L1, L8).
 - All ledgers are added by one change, in the order in which they were given, or none is.
-- After a change whose answer was lost nothing is proposed again before it is known which ledger got its number (M1).
+- After a change whose answer was lost, and after a request, nothing is added before it is known whether the log names the
+  ledgers already (M1, L10).
+- No ledger of the log is closed while the record may have the request (L10).
 - From DONE on, every call changes nothing.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 
-from replog.errors import (
-    CustomMismatchError,
-    LedgerNotFoundError,
-    LedgerRefusedError,
-    MetastoreUncertainError,
-    TransactionTableFullError,
-)
-from replog.protocol.chaining import (
-    LogEffect,
-    LogMachine,
-    ReadLog,
-    RecoverLedger,
-)
+from replog.errors import LedgerNotFoundError, MetastoreUncertainError
+from replog.protocol.additions import Addition as Addition
+from replog.protocol.additions import AppendRequest
+from replog.protocol.admitting import refusal, with_addition
+from replog.protocol.chaining import LogEffect, LogMachine, ReadLog, RecoverLedger
 from replog.protocol.contents import Contents, Known
-from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment, Transaction
+from replog.protocol.log_effects import CheckLedgers as CheckLedgers
+from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
 from replog.protocol.stages import Transitions, after, from_each
 
-_OLDEST_SHOWN = 5
+_REQUESTS_MAX = 3  # takeovers and refusals end requests: the addition must not ask one leader after the other for good
 
 
 class _Stage(enum.Enum):
     READING = enum.auto()  # the head is being read
     CHECKING = enum.auto()  # the ledgers that are to be added are being looked at
+    SEEKING = enum.auto()  # whether somebody leads the log is being looked up
+    ASKING = enum.auto()  # the head with the request is being written
+    WAITING = enum.auto()  # the log's leader may answer the request
+    WITHDRAWING = enum.auto()  # the head without the request is being written
     RECOVERING = enum.auto()  # the last ledgers of the log are being closed
     WRITING = enum.auto()  # the head is being written
-    FINDING = enum.auto()  # the answer to that was lost: the ledger that got the number is being looked up
+    FINDING = enum.auto()  # whether the ledgers were added is being looked up in the log's pages
     DONE = enum.auto()
 
 
 TRANSITIONS: Transitions[_Stage] = {
     (_Stage.READING, "log read"): _Stage.CHECKING,
     (_Stage.CHECKING, "ledgers checked"): _Stage.RECOVERING,
+    (_Stage.CHECKING, "there may be a leader"): _Stage.SEEKING,
+    (_Stage.SEEKING, "nobody leads"): _Stage.RECOVERING,
+    (_Stage.SEEKING, "leader found"): _Stage.ASKING,
+    (_Stage.ASKING, "request written"): _Stage.WAITING,
+    (_Stage.READING, "not answered yet"): _Stage.WAITING,
+    (_Stage.WAITING, "waited"): _Stage.READING,
+    (_Stage.READING, "out of patience"): _Stage.WITHDRAWING,
+    (_Stage.WITHDRAWING, "request withdrawn"): _Stage.READING,
     (_Stage.RECOVERING, "last ledgers closed"): _Stage.WRITING,
     (_Stage.RECOVERING, "a ledger is missing"): _Stage.READING,
-    (_Stage.WRITING, "change lost"): _Stage.READING,
+    **from_each((_Stage.ASKING, _Stage.WITHDRAWING, _Stage.WRITING), "change lost", _Stage.READING),
     (_Stage.READING, "in doubt"): _Stage.FINDING,
-    **from_each((_Stage.READING, _Stage.FINDING), "not written", _Stage.READING),
+    **from_each((_Stage.READING, _Stage.FINDING), "not added", _Stage.READING),
     (_Stage.FINDING, "page gone"): _Stage.READING,
     **from_each((_Stage.READING, _Stage.WRITING, _Stage.FINDING), "change written", _Stage.DONE),
     **from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE),
 }
 
 
-@attrs.frozen
-class Addition:
-    """A change of a log: these ledgers at its end, in this order, this transaction committed, these pairs in its
-    custom metadata. `job`: the job for which all the ledgers must have been made; "" for any."""
+@attrs.define
+class FindLeader(LogEffect):
+    """Look whether somebody announces to lead the log. Answer: `leader_found`."""
 
     log_name: str
-    ledger_ids: tuple[int, ...]
-    transaction: Transaction | None = None
-    job: str = ""
-    custom: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.define
-class CheckLedgers(LogEffect):
-    """Look whether all these ledgers exist, are closed, were made for this log and this job, and were not given up; and
-    whether the record can be written as `metadata`. With `looks_into_pages`, also whether a page names one of them.
-    Answer: `ledgers_checked` or `abandon`."""
+class AwaitAnswer(LogEffect):
+    """Wait until the log's record has another version than this, or for as long as the committer has patience with the leader,
+    counted from the first such effect. Answer: `answer_awaited`."""
 
-    ledger_ids: tuple[int, ...]
-    metadata: LogMetadata
-    job: str
-    looks_into_pages: bool
+    log_name: str
+    version: int
 
 
 @attrs.define
-class FindSegment(LogEffect):
-    """Read which ledger has this number in the log, from its page. Answer: `segment_found`; None: the page is gone."""
+class FindSegments(LogEffect):
+    """Read the segments of the log that are numbered from `first` to before `end`, from its pages. Answer: `segments_found`,
+    without those that were trimmed."""
 
     log_name: str
-    segment_number: int
-    page_number: int
+    first: int
+    end: int
 
 
 class LogAppending(LogMachine):
     """One addition. When it is done, `is_new` is True if this machine made it; then `segments` are the ledgers' places.
 
-    A log that it creates gets ledgers as `is_new_unbounded` says, once somebody leads it (L9)."""
+    With `asks_leader`, a leader of the log that is announced is asked to make it, and stays (L10). A log that the addition
+    creates gets ledgers as `is_new_unbounded` says, once somebody leads it (L9)."""
 
     def __init__(
         self,
+        log_name: str,
         addition: Addition,
         nonce: str,
         now_ms: int,
         page_segments: int = PAGE_SEGMENTS,
         *,
         is_new_unbounded: bool = False,
+        asks_leader: bool = False,
     ) -> None:
-        absent = LogMetadata(addition.log_name, page_segments=page_segments, is_unbounded=is_new_unbounded)
+        absent = LogMetadata(log_name, page_segments=page_segments, is_unbounded=is_new_unbounded)
         super().__init__(absent, None, nonce)
         self.is_new = False
         self.segments: tuple[Segment, ...] = ()
+        self._nonce = nonce
         self._addition = addition
         self._now_ms = now_ms
         self._stage = _Stage.READING
@@ -123,7 +131,9 @@ class LogAppending(LogMachine):
         self._to_recover: list[int] = []
         self._missing: tuple[int, int | None] | None = None  # a ledger of the log that was not found, in which version
         self._is_uncertain = False  # whether the answer to a CAS was lost
-        self._doubt: tuple[Segment, ...] = ()  # what a proposal named whose fate is not known
+        self._sought_from: int | None = None  # from this segment on the log may have come to name the ledgers
+        self._requests_left = _REQUESTS_MAX if asks_leader else None  # None: it asks no leader, or is out of patience
+        self._request: AppendRequest | None = None  # the last one
 
     @property
     def is_done(self) -> bool:
@@ -132,8 +142,8 @@ class LogAppending(LogMachine):
 
     @property
     def is_in_doubt(self) -> bool:
-        """True if the addition may have been made, but its outcome is not known."""
-        return not self.is_done and (self._change.proposed is not None or bool(self._doubt))
+        """True if the addition may have been made, or still be made by the log's leader."""
+        return not self.is_done and (self._change.proposed is not None or self._sought_from is not None)
 
     def start(self) -> None:
         """Begins."""
@@ -143,25 +153,18 @@ class LogAppending(LogMachine):
 
     def _start_over(self) -> None:
         assert self._stage is _Stage.READING, "what is to be done is decided upon a head that was just read"
-        if self._doubt:
-            self._settle_doubt()
+        if self._sought_from is not None:
+            self._seek(self._sought_from)
             return
         log, wanted = self.metadata, self._addition
         is_log = self._change.version is not None and not log.is_deleted
         if is_log and wanted.transaction is not None and log.has_committed(wanted.transaction):
             self._finish(None)
             return
-        named = {segment.ledger_id for segment in log.segments} & set(wanted.ledger_ids)
-        if named:
-            self._fail(LedgerRefusedError(min(named), f"it is in log {log.name!r} already; nothing was changed"))
-            return
         pages, head = self._ready(self._now_ms)
-        if wanted.transaction is not None and not head.has_room_for(wanted.transaction):
-            self._fail(table_full(head, wanted.transaction))
-            return
-        different = {name for name, value in wanted.custom.items() if head.custom.get(name, value) != value}
-        if different:
-            self._fail(_mismatch(head, wanted.custom, different))
+        problem = refusal(log, head, wanted)
+        if problem is not None:
+            self._fail(problem)
             return
         self._ready_pages = pages
         self._ready_head = self._with_addition(head)
@@ -176,21 +179,29 @@ class LogAppending(LogMachine):
         self._effects.append(CheckLedgers(wanted.ledger_ids, self._ready_head, wanted.job, looks_into_pages))
 
     def _with_addition(self, head: LogMetadata) -> LogMetadata:
-        wanted = self._addition
-        if wanted.transaction is not None:
-            head = head.with_transaction(attrs.evolve(wanted.transaction, committed_at_ms=self._now_ms))
-        head = attrs.evolve(head, custom={**head.custom, **wanted.custom})
-        added = head.with_ledgers(wanted.ledger_ids, self._now_ms)
-        assert added.segment_count == head.segment_count + len(wanted.ledger_ids), "all ledgers are added"
-        # The ledgers that are added were closed by the job, those before them are recovered (L8).
-        return added.open_from(added.next_segment_number) if wanted.ledger_ids else added
+        added = with_addition(head, self._addition, self._now_ms)
+        if not self._addition.ledger_ids:
+            return added
+        # The ledgers that are added were closed by the job, those before them are recovered (L8). Then nobody leads, and
+        # requests end with the leader (L10).
+        return attrs.evolve(added.open_from(added.next_segment_number), requests=())
 
     def ledgers_checked(self, known: Known | None = None) -> None:
         """All can be added to the log as it was read. `known` says what they hold."""
         if self._stage is not _Stage.CHECKING:
             return
         self._known.update(known or {})
+        log = self.metadata
+        # A log whose ledgers are all closed has no leader that could be deposed.
+        if self._requests_left and self._addition.ledger_ids and log.first_open_number < log.next_segment_number:
+            self._move("there may be a leader")
+            self._effects.append(FindLeader(log.name))
+            return
         self._move("ledgers checked")
+        self._recover()
+
+    def _recover(self) -> None:
+        assert self._sought_from is None, "no ledger is closed while the record may have the request (L10)"
         self._to_recover = [each.ledger_id for each in self.metadata.to_recover()]
         if not self._addition.ledger_ids:
             # The list stays as it is, and so does its writer.
@@ -225,17 +236,50 @@ class LogAppending(LogMachine):
             self._is_uncertain = False
             self._propose(self._ready_head.with_contents(self._known), self._ready_pages)
 
-    # -- after it -----------------------------------------------------------------------------------------------------
+    # -- a leader that stays (L10) --------------------------------------------------------------------------------------
+
+    def leader_found(self, *, is_led: bool) -> None:
+        """Whether somebody announces to lead the log."""
+        if self._stage is not _Stage.SEEKING:
+            return
+        if not is_led:
+            self._move("nobody leads")
+            self._recover()
+            return
+        self._move("leader found")
+        assert self._requests_left, "it asks a leader no more often than it may"
+        self._requests_left -= 1
+        self._request = AppendRequest(f"{self._nonce}?{self._requests_left}", self._addition)
+        # Before it is known that the request was written: the leader may answer it as soon as it is.
+        self._sought_from = self.metadata.next_segment_number
+        self._propose(self.metadata.with_request(self._request))
+
+    def answer_awaited(self, *, is_patient: bool) -> None:
+        """The log's record may have changed, or the patience is over."""
+        if self._stage is not _Stage.WAITING:
+            return
+        self._move("waited")
+        if not is_patient:
+            self._requests_left = None
+        self._effects.append(ReadLog(self.metadata.name))
+
+    def _wait(self) -> None:
+        assert self._change.version is not None, "a log that has a request has a record"
+        self._effects.append(AwaitAnswer(self.metadata.name, self._change.version))
+
+    # -- after the CAS --------------------------------------------------------------------------------------------------
 
     def _won(self) -> None:
-        self.is_new = True
-        first = self._ready_head.next_segment_number - len(self._addition.ledger_ids)
-        self.segments = tuple(
-            Segment(number, ledger_id, self._now_ms)
-            for number, ledger_id in enumerate(self._addition.ledger_ids, first)
-        )
-        assert all(self.metadata.listed(each.number) == each for each in self.segments), "the log names what was added"
-        self._finish(None)
+        if self._stage is _Stage.ASKING:
+            self._move("request written")
+            self._wait()
+        elif self._stage is _Stage.WITHDRAWING:
+            self._move("request withdrawn")
+            self._sought_from = None
+            self._start_over()
+        else:
+            is_named = self._claim(self.metadata.segments)
+            assert is_named, "the log names what was added"
 
     def log_uncertain(self) -> None:
         """The answer to the CAS under way was lost (M1)."""
@@ -243,74 +287,70 @@ class LogAppending(LogMachine):
         super().log_uncertain()
 
     def _lost(self, proposed: LogMetadata) -> None:
+        if self._stage is _Stage.WRITING and self._is_uncertain and self._addition.ledger_ids:
+            self._sought_from = proposed.next_segment_number - len(self._addition.ledger_ids)
         self._move("change lost")
-        if self._is_uncertain and self._addition.ledger_ids:
-            self._doubt = proposed.segments[-len(self._addition.ledger_ids) :]
         self._start_over()
 
-    def _settle_doubt(self) -> None:
-        """The answer was lost, and others changed the record since: the ledger that got the proposed number decides."""
-        log, first = self.metadata, self._doubt[0]
+    def _seek(self, first: int) -> None:
+        """A leader may have added the ledgers, or a CAS whose answer was lost; others may have changed the record since."""
+        log = self.metadata
         assert self._change.proposed is None, "who has the number is known once the proposal is settled"
-        listed = log.listed(first.number)
-        if listed is not None or first.number >= log.next_segment_number:
-            self._settle(listed)
-        elif first.number >= log.first_segment_number:
+        if self._request in log.requests:
+            self._go_on_asking()
+        elif self._claim(log.segments):
+            return
+        elif log.first_listed_number <= first or log.next_segment_number == first:
+            self._not_added()
+        elif log.first_segment_number <= first:
             self._move("in doubt")
-            self._effects.append(FindSegment(log.name, first.number, log.page_of(first.number)))
+            self._effects.append(FindSegments(log.name, first, log.first_listed_number))
         elif self._addition.transaction is not None and log.has_committed(self._addition.transaction):
             # Committed, by this call or by a repetition of it: only that is known once its segments are trimmed.
             self._finish(None)
         else:
             self._fail(
                 MetastoreUncertainError(
-                    f"log {log.name!r}: the answer to adding {len(self._doubt)} ledgers was lost, and the log was trimmed "
-                    f"since beyond segment {first.number}, which they were to get: it is unknown whether they were added"
+                    f"log {log.name!r}: it is unknown whether {len(self._addition.ledger_ids)} ledgers were added: the "
+                    f"answer was lost or came late, and the log was trimmed since beyond segment {first}, where they would be"
                 )
             )
 
-    def segment_found(self, segment: Segment | None) -> None:
-        """The segment with the number in doubt; None if its page is gone, because it was trimmed."""
+    def _go_on_asking(self) -> None:
+        if self._requests_left is not None:
+            self._move("not answered yet")
+            self._wait()
+        else:
+            assert self._request is not None, "the record has it"
+            self._move("out of patience")
+            self._propose(self.metadata.without_requests({self._request.token}))
+
+    def segments_found(self, segments: Sequence[Segment]) -> None:
+        """The segments that were sought, in order; some are missing if they were trimmed."""
         if self._stage is not _Stage.FINDING:
             return
-        if segment is None:
+        if not segments or segments[0].number != self._sought_from:
             self._move("page gone")
             self._effects.append(ReadLog(self.metadata.name))
-        else:
-            self._settle(segment)
+        elif not self._claim((*segments, *self.metadata.segments)):
+            self._not_added()
 
-    def _settle(self, segment: Segment | None) -> None:
-        doubt, self._doubt = self._doubt, ()
-        assert doubt, "only what is in doubt is settled"
-        if segment is not None and segment.ledger_id == doubt[0].ledger_id:
-            self.is_new, self.segments = True, doubt
-            self._finish(None)
-        else:
-            self._move("not written")
-            self._start_over()
+    def _not_added(self) -> None:
+        self._move("not added")
+        self._sought_from = None
+        self._start_over()
+
+    def _claim(self, segments: Sequence[Segment]) -> bool:
+        """Finishes if the ledgers are among these segments of the log."""
+        wanted = self._addition.ledger_ids
+        first = next((place for place, each in enumerate(segments) if (each.ledger_id,) == wanted[:1]), None)
+        if wanted and first is None:
+            return False
+        first = first or 0
+        self.is_new, self.segments = True, tuple(segments[first : first + len(wanted)])
+        assert tuple(each.ledger_id for each in self.segments) == wanted, "all ledgers are added, in one piece"
+        self._finish(None)
+        return True
 
     def _move(self, event: str) -> None:
         self._stage = after(TRANSITIONS, self._stage, event)
-
-
-def table_full(log: LogMetadata, transaction: Transaction) -> TransactionTableFullError:
-    """The error for a transaction that a log has no room for. It names the oldest ones."""
-    table = log.table_of(transaction)
-    oldest = [each.transaction_id for each in sorted(table, key=lambda each: each.committed_at_ms)[:_OLDEST_SHOWN]]
-    kind = "streaming queries" if transaction.is_of_stream else "jobs"
-    return TransactionTableFullError(
-        log.name,
-        f"it remembers the transactions of {len(table)} {kind}, and can't take {transaction.transaction_id!r} as well; nothing "
-        f"was changed. Retire those that nobody repeats any more, by id or by age: replog log transactions; the oldest "
-        f"are {', '.join(map(repr, oldest))}",
-        oldest,
-    )
-
-
-def _mismatch(log: LogMetadata, wanted: Mapping[str, str], names: Sequence[str] | set[str]) -> CustomMismatchError:
-    name = min(names)
-    return CustomMismatchError(
-        log.name,
-        f"its custom metadata says {name}={log.custom[name]!r}, and {wanted[name]!r} was asked for; nothing was changed",
-        tuple(sorted(names)),
-    )

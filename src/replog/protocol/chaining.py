@@ -1,4 +1,6 @@
-"""The machines of a log made of ledgers: taking over and rolling (rules L); trimming and deleting are in `dropping`.
+"""The machine that takes a log over, and what all machines of logs have in common (rules L).
+
+Rolling is in `rolling`, adding ledgers of others in `appending`, trimming and deleting in `dropping`.
 
 A log is a list of ledgers, changed by CAS. Taking over fences the last *two* of them, since the leader may be writing
 to the last but one while it adds the last (L1). A leader may also add closed ledgers of others between its own two. So
@@ -34,9 +36,9 @@ from abc import ABC, abstractmethod
 
 import attrs
 
-from replog.errors import FencedError, LedgerNotFoundError, ReplogError, TakeoverFailedError
+from replog.errors import LedgerNotFoundError, ReplogError, TakeoverFailedError
 from replog.protocol.change import Change, Settled
-from replog.protocol.contents import Contents, Known
+from replog.protocol.contents import Contents
 from replog.protocol.log_effects import ContinueLedger as ContinueLedger
 from replog.protocol.log_effects import CreateLedger as CreateLedger
 from replog.protocol.log_effects import DeleteLedger as DeleteLedger
@@ -59,8 +61,6 @@ class _Stage(enum.Enum):
     DONE = enum.auto()
 
 
-_FAILURES = from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE)
-
 TAKEOVER_TRANSITIONS: Transitions[_Stage] = {
     (_Stage.READING, "log read"): _Stage.RECOVERING,
     (_Stage.RECOVERING, "last ledgers closed"): _Stage.CREATING,
@@ -70,16 +70,7 @@ TAKEOVER_TRANSITIONS: Transitions[_Stage] = {
     (_Stage.CREATING, "ledger created"): _Stage.WRITING,
     (_Stage.WRITING, "change lost"): _Stage.RECOVERING,
     (_Stage.WRITING, "change written"): _Stage.DONE,
-    **_FAILURES,
-}
-
-ROLLING_TRANSITIONS: Transitions[_Stage] = {
-    (_Stage.READING, "log read"): _Stage.CREATING,
-    (_Stage.READING, "ledger of an earlier roll"): _Stage.WRITING,
-    (_Stage.CREATING, "ledger created"): _Stage.WRITING,
-    (_Stage.WRITING, "change lost"): _Stage.CREATING,
-    (_Stage.WRITING, "change written"): _Stage.DONE,
-    **{line: _Stage.DONE for line in _FAILURES if line[0] is not _Stage.RECOVERING},
+    **from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE),
 }
 
 
@@ -177,14 +168,6 @@ class LogMachine(ABC):
             self._effects += [WritePage(page, version) for page in self._pages.values()]
         else:
             self._effects.append(WriteLog(proposed, version))
-
-    def _propose_ledger(self, ledger_id: int, now_ms: int, first_open_number: int, *, is_unbounded: bool) -> None:
-        """The log with this ledger at its end; what is complete leaves the head for pages."""
-        assert all(each.ledger_id != ledger_id for each in self.metadata.segments), "a ledger is added once"
-        pages, head = self._ready(now_ms)
-        added = head.with_contents(self._known).with_ledger(ledger_id, now_ms)
-        added = attrs.evolve(added, is_unbounded=is_unbounded)
-        self._propose(added.open_from(first_open_number), pages)
 
     def _ready(self, now_ms: int) -> tuple[tuple[LogPage, ...], LogMetadata]:
         """The pages that must be written before something is added, and the head to add it to."""
@@ -351,7 +334,7 @@ class LogTakeover(LogMachine):
         self._move("last ledger goes on")
         self._ledger_id = log.segments[-1].ledger_id
         pages, head = self._ready(self._now_ms)
-        led = attrs.evolve(head.with_contents(self._known).led_in(self._term), is_unbounded=True)
+        led = attrs.evolve(head.with_contents(self._known).led_in(self._term), is_unbounded=True, requests=())
         # All before the last one were recovered now, or were closed before the head was read (L8).
         self._propose(led.open_from(log.next_segment_number - 1), pages)
 
@@ -363,8 +346,13 @@ class LogTakeover(LogMachine):
         assert self._ledger_id is None, "one new ledger for each attempt"
         self._ledger_id = ledger_id
         # All before the new ledger were recovered now, or were closed before the head was read (L8).
-        next_number = self.metadata.next_segment_number
-        self._propose_ledger(ledger_id, self._now_ms, next_number, is_unbounded=self._is_unbounded)
+        log = self.metadata
+        assert all(each.ledger_id != ledger_id for each in log.segments), "a ledger is added once"
+        pages, head = self._ready(self._now_ms)
+        added = head.with_contents(self._known).with_ledger(ledger_id, self._now_ms)
+        # Requests end with the leader that was asked: their committers find that, and ask again (L10).
+        added = attrs.evolve(added, is_unbounded=self._is_unbounded, requests=())
+        self._propose(added.open_from(log.next_segment_number), pages)
 
     def _won(self) -> None:
         assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the ledger (L1)"
@@ -386,88 +374,3 @@ class LogTakeover(LogMachine):
 
     def _move(self, event: str) -> None:
         self._stage = after(TAKEOVER_TRANSITIONS, self._stage, event)
-
-
-class LogRolling(LogMachine):
-    """The leader's change to a new ledger, while appends go on in the previous one (L2).
-
-    `metadata` is the log as the leader knows it: its last segment is the leader's. With `ledger_id`, it goes on with a
-    ledger of an earlier roll that failed: then `metadata` and `version` are its `base`, those with which it was
-    created (L7). `known` says what closed ledgers of the log hold."""
-
-    def __init__(
-        self,
-        metadata: LogMetadata,
-        version: int,
-        nonce: str,
-        now_ms: int,
-        ledger_id: int | None = None,
-        known: Known | None = None,
-    ) -> None:
-        super().__init__(metadata, version, nonce)
-        self._known.update(known or {})
-        self.base = (metadata, version)
-        self._now_ms = now_ms
-        assert metadata.segments, "a log that is rolled has a ledger"
-        self._current = metadata.segments[-1]
-        self._ledger_id = ledger_id
-        self._stage = _Stage.READING
-
-    @property
-    def is_done(self) -> bool:
-        """True if the machine finished or failed."""
-        return self._stage is _Stage.DONE
-
-    def start(self) -> None:
-        """Begins. When it is done, close the previous ledger before the next roll: the record will say that it is closed.
-
-        Nothing is sent to the new ledger before everything in the previous one is confirmed: else a takeover could find
-        a later entry and not the one before it."""
-        if self._ledger_id is None:
-            # Somebody may have trimmed the log since: a CAS on the old version would only fail.
-            self._effects.append(ReadLog(self.metadata.name))
-        else:
-            self._move("ledger of an earlier roll")
-            self._propose_next(self._ledger_id)
-
-    def _start_over(self) -> None:
-        log, segments = self.metadata, self.metadata.segments
-        # The leader's own segment is still the last one: only a trim has changed the record.
-        if segments and segments[-1] == self._current:
-            self._move("log read" if self._stage is _Stage.READING else "change lost")
-            self._ledger_id = None
-            self._effects.append(CreateLedger(log.name, log.next_segment_number, log.is_unbounded))
-        else:
-            problem = f"somebody took over log {log.name!r} while it was rolled (L5): this writer is deposed"
-            self._fail(FencedError(self._current.ledger_id, problem))
-
-    def ledger_created(self, ledger_id: int) -> None:
-        """The new ledger exists; the log does not name it yet."""
-        if self._stage is _Stage.CREATING:
-            self._move("ledger created")
-            self._ledger_id = ledger_id
-            assert self._change.version is not None, "a log that is rolled has a record"
-            self.base = (self.metadata, self._change.version)
-            self._propose_next(ledger_id)
-
-    def _propose_next(self, ledger_id: int) -> None:
-        # The leader closes its previous ledger before it rolls, and goes on to write to the current one (L8).
-        number, is_unbounded = self._current.number, self.metadata.is_unbounded
-        self._propose_ledger(ledger_id, self._now_ms, number, is_unbounded=is_unbounded)
-
-    def _won(self) -> None:
-        assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the new ledger (L2)"
-        self._finish(self._ledger_id)
-
-    def _lost(self, proposed: LogMetadata) -> None:
-        segments = self.metadata.segments
-        if segments and segments[-1] == proposed.segments[-1]:
-            # The change was written, and then somebody trimmed the log.
-            self._won()
-        else:
-            # Even if the log was only trimmed: that trim may have deleted this ledger (L7).
-            self._give_back(proposed.segments[-1])
-            self._start_over()
-
-    def _move(self, event: str) -> None:
-        self._stage = after(ROLLING_TRANSITIONS, self._stage, event)

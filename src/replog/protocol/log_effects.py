@@ -64,6 +64,18 @@ class CreateLedger(LogEffect):
 
 
 @attrs.define
+class CheckLedgers(LogEffect):
+    """Look whether all these ledgers exist, are closed, were made for this log and this job, and were not given up; and
+    whether the record can be written as `metadata`. With `looks_into_pages`, also whether a page names one of them.
+    Answer: `ledgers_checked` or `abandon`; to a roll, `ledgers_refused` if one of them may not be added."""
+
+    ledger_ids: tuple[int, ...]
+    metadata: LogMetadata
+    job: str
+    looks_into_pages: bool
+
+
+@attrs.define
 class DeleteLedger(LogEffect):
     """Delete a ledger that lost its CAS. No answer. A ledger that is gone is not an error.
 

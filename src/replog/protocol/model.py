@@ -12,6 +12,9 @@ from typing import NamedTuple
 import attrs
 
 from replog.errors import PositionError
+from replog.protocol.additions import STREAM_PREFIX as STREAM_PREFIX
+from replog.protocol.additions import AppendRequest as AppendRequest
+from replog.protocol.additions import Transaction as Transaction
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.contents import Contents, Known
 from replog.protocol.fragments import WRITER_TERM as WRITER_TERM
@@ -26,7 +29,6 @@ RECOVERED_AT_TAKEOVER = 2  # ledgers at the end of the list: a leader that rolls
 PAGE_SEGMENTS_MIN = 2  # so that the head names the last two ledgers whatever leaves it: a takeover recovers those (L1)
 # Ids that a log's record remembers, of jobs and of streams each. None is ever forgotten: only an operator retires them
 TRANSACTIONS_MAX = 1000
-STREAM_PREFIX = "query:"  # of the ids of streaming queries, which have a table of their own
 # Of every client that recovers a bounded ledger: concurrent recoveries don't fence each other (T2)
 RECOVERY_TERM = WRITER_TERM + 1
 
@@ -79,21 +81,6 @@ class PendingLedger:
 
 
 @attrs.frozen
-class Transaction:
-    """What was committed to a log under one name: the highest number. A later commit with that number or a lower one is a
-    repetition, and changes nothing. `committed_at_ms` is by the committer's clock."""
-
-    transaction_id: str
-    number: int
-    committed_at_ms: int = 0
-
-    @property
-    def is_of_stream(self) -> bool:
-        """True if its id is that of a streaming query. Jobs never take the place of one."""
-        return self.transaction_id.startswith(STREAM_PREFIX)
-
-
-@attrs.frozen
 class LogCursor:
     """A cursor that a log's record names. `cursor_id` is unique permanently: the key below which the cursor's own record is.
 
@@ -120,7 +107,9 @@ class LogMetadata:
 
     `cursors` are here so that a change of them and a trim conflict: their names are unique, and they end with the log.
 
-    With `is_unbounded` new ledgers of the log are unbounded, and a takeover goes on with the last one, if that is (L9)."""
+    With `is_unbounded` new ledgers of the log are unbounded, and a takeover goes on with the last one, if that is (L9).
+
+    `requests` are of committers that ask the log's leader to add their ledgers, the oldest first. They end with the leader."""
 
     name: str
     segments: tuple[Segment, ...] = ()
@@ -138,6 +127,7 @@ class LogMetadata:
     first_open_number: int = 1
     cursors: tuple[LogCursor, ...] = ()
     is_unbounded: bool = False
+    requests: tuple[AppendRequest, ...] = ()
 
     @property
     def is_deleted(self) -> bool:
@@ -195,6 +185,14 @@ class LogMetadata:
         assert first >= self.first_segment_number, "numbers are never used again (L3)"
         added = tuple(Segment(number, ledger_id, created_at_ms) for number, ledger_id in enumerate(ledger_ids, first))
         return attrs.evolve(self, segments=(*self.segments, *added), next_segment_number=first + len(added))
+
+    def with_request(self, request: AppendRequest) -> LogMetadata:
+        """The same where this request is the last one."""
+        return attrs.evolve(self, requests=(*self.requests, request))
+
+    def without_requests(self, tokens: Collection[str]) -> LogMetadata:
+        """The same without the requests with these tokens."""
+        return attrs.evolve(self, requests=tuple(each for each in self.requests if each.token not in tokens))
 
     def led_in(self, term: int) -> LogMetadata:
         """The same, whose last ledger is written in this term (L9)."""
@@ -291,6 +289,7 @@ class LogMetadata:
             deletions=self.deletions + 1,
             transactions=(),
             cursors=(),
+            requests=(),
         )
 
     def faults(self) -> list[str]:
@@ -321,6 +320,8 @@ class LogMetadata:
             faults.append("transactions: one of them stands there twice")
         if len({each.name for each in self.cursors}) < len(self.cursors):
             faults.append("cursors: two of them have one name")
+        if not all(each.is_possible for each in self.requests):
+            faults.append("requests: one of them has no ledgers, or impossible ones")
         return faults
 
 

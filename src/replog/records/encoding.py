@@ -108,6 +108,8 @@ def _of_its_kind(fields: dict[str, Any], metadata: LedgerMetadata) -> dict[str, 
 def _of_log_kind(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a log. A version that knows nothing of unbounded logs refuses one: it would close the last ledger, and
     forget which term leads."""
+    if not fields["requests"]:
+        del fields["requests"]  # a version that drops them asks the committers only to ask again
     if fields.pop("is_unbounded"):
         return {**fields, "is_unbounded": True, "required": ["is_unbounded"]}
     return fields

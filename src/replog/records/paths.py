@@ -33,6 +33,7 @@ _PAGES_WORD = "pages"
 _PENDING_WORD = "pending"
 _JOBS_WORD = "jobs"
 _CURSORS_WORD = "cursors"
+_LEADERS_KEY = "leaders"
 _CURSOR_ELECTIONS_KEY = "cursor-elections"
 PART_PREFIX = "part-"  # of a word below a job's key
 BEGUN_WRITER = -1  # the part that a job registers first, and a sweep forgets first
@@ -138,6 +139,12 @@ def log_pending_key_path(name: str, ledger_id: int | None = None) -> str:
     """The key of a ledger that is pending for a log; without an id, the key above all of them. Raises `ConfigError`."""
     key = f"{log_key_path(name)}/{_PENDING_WORD}"
     return key if ledger_id is None else f"{key}/{ledger_id}"
+
+
+def log_leaders_key_path(name: str) -> str:
+    """The key below which the writers of a log announce themselves. Raises `ConfigError`."""
+    # Not below the log's own key: what is announced is not part of the log.
+    return f"{_LEADERS_KEY}/{_word(name, 'a log')}"
 
 
 def log_jobs_key_path(name: str) -> str:

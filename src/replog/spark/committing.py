@@ -30,7 +30,7 @@ from replog.errors import (
     ReplogError,
     TransientError,
 )
-from replog.protocol.appending import table_full
+from replog.protocol.admitting import table_full
 from replog.protocol.model import Transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueSchema

@@ -1,0 +1,153 @@
+"""A leader that adds committers' ledgers and goes on behind them (L10): appends, rolls, patience, and what everybody sees."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+import replog
+from replog.config import ClientOptions
+from replog.errors import ConfigError, FencedError
+from replog.hookspecs import LedgersSpliced
+from replog.protocol.additions import Addition, AppendRequest
+from replog.protocol.model import Position
+from replog.records.logs import encode_log
+from replog.records.paths import log_leaders_key_path
+from tests.kit import cluster, read_log
+
+QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+
+async def written(client: replog.Client, *entries: bytes) -> int:
+    async with client.create_ledger(custom={"log": "log", "job": "j"}) as writer:
+        await writer.extend(list(entries))
+    return writer.ledger_id
+
+
+async def test_leader_stays_when_ledgers_are_added() -> None:
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        async with client.lead_log("log") as log:
+            assert await log.append(b"1") == Position(1, 0)
+            ledger_ids = [await written(other, b"2", b"3"), await written(other, b"4")]
+            started = trio.current_time()
+            added = await other.append_ledgers("log", ledger_ids, transaction=("t", 1))
+            assert trio.current_time() - started < 1.0
+            assert (added.is_new, added.first) == (True, Position(2, 0))
+            assert await log.append(b"5") == Position(4, 0)
+            assert not (await other.append_ledgers("log", ledger_ids, transaction=("t", 1))).is_new
+            (told,) = world.told(LedgersSpliced)
+            assert told == LedgersSpliced("log", 2, tuple(ledger_ids), log.ledger_id)
+            assert (await other.log_metadata("log")).requests == ()
+        assert await read_log(client) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("ledgers", ["bounded", "unbounded"])
+async def test_appends_keep_their_order_while_jobs_commit(ledgers: str) -> None:
+    """Entries in flight at a splice are confirmed before those that were appended after it (L2)."""
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        appended: list[tuple[Position, bytes]] = []
+        is_over = False
+
+        async def lead() -> None:
+            async with client.write_log("log", ledgers=ledgers) as log:
+                while not is_over:
+                    data = b"%d" % len(appended)
+                    appended.append((await log.append(data), data))
+                    await trio.sleep(0.003)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lead)
+            await trio.sleep(0.1)
+            for number in range(5):
+                job = [await written(other, b"job %d" % number)]
+                assert (await other.append_ledgers("log", job, transaction=("t", number))).is_new
+            await trio.sleep(0.1)
+            is_over = True
+        assert [position for position, _ in appended] == sorted(position for position, _ in appended)
+        entries = await read_log(client)
+        assert [each for each in entries if not each.startswith(b"job")] == [data for _, data in appended]
+        assert [each for each in entries if each.startswith(b"job")] == [b"job %d" % number for number in range(5)]
+        assert not entries[0].startswith(b"job")
+        assert not entries[-1].startswith(b"job")
+
+
+async def test_positions_are_right_when_a_splice_overtakes_pushed_entries() -> None:
+    """The previous segment's number is not the current one less one: the job's ledgers are in between."""
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        async with client.write_log("log") as log:
+            positions = [log.push_nowait(b"%d" % number) for number in range(20)]
+            job = [await written(other, b"a"), await written(other, b"b")]
+            await other.append_ledgers("log", job)
+            positions += [log.push_nowait(b"%d" % number) for number in range(20, 40)]
+            await log.flush()
+            assert log.last_add_confirmed == log.last_add_pushed == positions[-1]
+            assert {position.segment for position in positions} == {1, 4}
+        async with client.read_log("log") as reader:
+            found = {record.position: record.data async for record in reader}
+        assert [found[position] for position in positions] == [b"%d" % number for number in range(40)]
+
+
+async def test_leader_that_hangs_is_deposed_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        with pytest.raises(FencedError):
+            async with client.write_log("log") as log:
+                await log.append(b"1")
+                await trio.testing.wait_all_tasks_blocked()
+                monkeypatch.setattr(log._rolling, "roll", trio.sleep_forever)
+                started = trio.current_time()
+                assert (await other.append_ledgers("log", [await written(other, b"2")])).is_new
+                assert 5.0 <= trio.current_time() - started < 8.0
+                assert (await other.log_metadata("log")).requests == ()
+                await log.append(b"lost")
+        assert await read_log(client) == [b"1", b"2"]
+
+
+async def test_nobody_is_waited_for_when_the_leader_is_gone() -> None:
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        async with client.write_log("log") as log:
+            await log.append(b"1")
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(await world.metastore.announced(log_leaders_key_path("log"))) == 1
+        assert await world.metastore.announced(log_leaders_key_path("log")) == {}
+        started = trio.current_time()
+        await other.append_ledgers("log", [await written(other, b"2")])
+        assert trio.current_time() - started < 1.0
+
+
+async def test_request_of_a_dead_committer_is_answered_or_ends_with_the_leader() -> None:
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        job = await written(other, b"2")
+
+        async def ask(ledger_id: int) -> None:
+            head, version = await other._logs.get("log")
+            asked = head.with_request(AppendRequest("dead", Addition((ledger_id,))))
+            await world.metastore.put("logs/log", encode_log(asked), version)
+
+        async with client.write_log("log") as log:
+            await log.append(b"1")
+            await ask(job)
+            await trio.sleep(1.0)
+            assert log.segment == 3
+        await ask(await written(other, b"nobody"))
+        async with client.write_log("log") as log:
+            assert (await client.log_metadata("log")).requests == ()
+        assert await read_log(client) == [b"1", b"2"]
+
+
+async def test_two_jobs_at_once_are_both_added_by_the_leader() -> None:
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        async with client.write_log("log") as log, trio.open_nursery() as nursery:
+            await log.append(b"1")
+            for number in range(4):
+                job = [await written(other, b"job %d" % number)]
+                nursery.start_soon(other.append_ledgers, "log", job)
+        assert sorted(await read_log(client)) == [b"1", b"job 0", b"job 1", b"job 2", b"job 3"]
+
+
+@pytest.mark.parametrize("patience_s", [-1, float("inf"), float("nan"), "5", True])
+async def test_patience_is_refused_when_it_is_not_a_time(patience_s: object) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        with pytest.raises(ConfigError, match="patience_s"):
+            await client.append_ledgers("log", [], patience_s=patience_s)  # type: ignore[arg-type]
