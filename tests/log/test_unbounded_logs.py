@@ -110,7 +110,7 @@ async def test_follower_crosses_takeovers_rolls_and_jobs(autojump_clock: trio.te
                 await log.append(b"2")
             async with client.create_ledger(custom={"log": "log", "job": "j"}) as job:
                 await job.append(b"3")
-            await client.append_ledgers("log", [job.ledger_id], transaction=("j", 1), job="j", patience_s=0)
+            await client.append_ledgers("log", [job.ledger_id], transaction=("j", 1), job="j")
             async with client.write_log("log") as log:
                 await log.append(b"4")
             async with other.write_log("log") as log:
@@ -131,7 +131,7 @@ async def test_a_job_deposes_the_leader_for_good(autojump_clock: trio.testing.Mo
                 await log.append(b"0")
                 async with other.create_ledger(custom={"log": "log", "job": "j"}) as job:
                     await job.append(b"1")
-                await other.append_ledgers("log", [job.ledger_id])
+                await other.append_ledgers("log", [job.ledger_id], patience_s=0)
                 await log.append(b"lost")
         assert raised.value.term == 2
         async with client.write_log("log") as log:

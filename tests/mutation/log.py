@@ -164,8 +164,8 @@ MUTANTS = (
         "deposed-leader-goes-on",
         "L5",
         "log/rolling.py",
-        "            self._current.writer.abandon(error)\n            raise\n        await self._go_on_to",
-        "            raise\n        await self._go_on_to",
+        "            self._current.writer.abandon(error)\n            raise\n        if answered",
+        "            raise\n        if answered",
         "a leader that learns on a roll that it is deposed goes on appending",
     ),
     _mutant(
@@ -183,12 +183,12 @@ MUTANTS = (
         (
             "            machine.log_conflict()\n"
             "        except MetastoreUncertainError as error:\n"
-            "            doubts.append"
+            "            # Counted from"
         ),
         (
             "            machine.log_written((expected or 0) + 1)\n"
             "        except MetastoreUncertainError as error:\n"
-            "            doubts.append"
+            "            # Counted from"
         ),
         "a leader serves though its CAS lost",
     ),

@@ -30,8 +30,8 @@ LOG_MUTANTS = (
             Patch(
                 LogTakeover,
                 "ledger_created",
-                "self._propose_ledger(ledger_id, self._now_ms, next_number, is_unbounded=self._is_unbounded)",
-                "self._propose_ledger(ledger_id, self._now_ms, next_number, is_unbounded=self._is_unbounded)\n"
+                "self._propose(added.open_from(log.next_segment_number), pages)",
+                "self._propose(added.open_from(log.next_segment_number), pages)\n"
                 "    self._stage = _Stage.DONE\n"
                 "    self._effects.append(LogChanged(self._change.proposed, (self._change.version or 0) + 1, ledger_id))",
             ),

@@ -67,8 +67,8 @@ def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
     """Makes the job visible, all of it with one CAS of the log's record; returns True if it was new. Blocks, in its own trio
     run.
 
-    The log's leader is deposed by it, and may lead again at once. Raises `ReplogError`: the job is visible as a whole
-    or not at all, and stays so; committing it again is safe."""
+    A leader of the log stays if it answers (L10); otherwise it is deposed, and may lead again at once. Raises `ReplogError`:
+    the job is visible as a whole or not at all, and stays so; committing it again is safe."""
     is_empty = not job.ledger_ids and not job.outputs
     if is_empty and not job.counts_empty and not job.is_begun:
         # Nothing becomes visible, however often it is repeated: no reason to depose the log's leader.
