@@ -13,6 +13,7 @@ from replog.client.completing import _Progress
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
 from replog.client.recovering import RecoveringShell
+from replog.client.relocating import Relocation
 from replog.client.scan import LedgerScan, _Queries
 from replog.client.sending import BatchSender
 from replog.client.watching import Watching
@@ -20,6 +21,7 @@ from replog.errors import LocalProtocolError
 from replog.log import catalog
 from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
+from replog.protocol.filling import LedgerFilling
 from replog.protocol.model import LogMetadata
 from replog.protocol.writing import LedgerWriting
 from tests.simulator.mutation import Mutant, Patch
@@ -370,6 +372,29 @@ SHELL_MUTANTS = (
         (Patch(Committer, "_look_up", ", denial=self.storage.doubt().denial(ledger_id)", ""),),
         2,
         strategy="forgetful",
+    ),
+    Mutant(
+        "repairer-fences",
+        "F2",
+        "a repairer stores copies with the term of a recovery",
+        (
+            Patch(
+                LedgerFilling,
+                "_store",
+                "SendCopy(bookie_id, batch, self.metadata.term)",
+                "SendCopy(bookie_id, batch, 2)",
+            ),
+        ),
+        1,
+        strategy="repairs",
+    ),
+    Mutant(
+        "lost-keeps-its-place",
+        "F1",
+        "a repair fills what is there, and leaves a bookie in its place that was declared lost",
+        (Patch(Relocation, "without", "gone = {*bookies.lost, *bookies.draining,", "gone = {*bookies.draining,"),),
+        1,
+        strategy="repairs",
     ),
 )
 
