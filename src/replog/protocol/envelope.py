@@ -72,7 +72,7 @@ NO_HEADERS = Headers()
 
 
 class EntryId(NamedTuple):
-    """Who appended an entry, and the how manyeth of that producer's it is."""
+    """The producer of an entry, and the entry's number in the order of that producer's entries."""
 
     producer: str
     sequence: int
