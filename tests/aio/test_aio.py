@@ -76,6 +76,25 @@ async def test_a_log_is_written_read_rolled_trimmed_and_deleted(tmp_path: Path) 
 
 
 @under_asyncio
+async def test_keys_and_headers_are_written_and_read(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            await log.append(b"one", key=b"k", headers={"a": b"1"})
+            log.push_nowait(None, key=b"k")
+            await log.push(b"three", headers={"b": b""})
+            await log.extend((data for data in [b"four", b"five"]), keys=[b"k", None])
+        async with client.read_log("log") as reader:
+            found = [(each.data, each.key, dict(each.headers), each.is_tombstone) async for each in reader]
+    assert found == [
+        (b"one", b"k", {"a": b"1"}, False),
+        (b"", b"k", {}, True),
+        (b"three", None, {"b": b""}, False),
+        (b"four", b"k", {}, False),
+        (b"five", None, {}, False),
+    ]
+
+
+@under_asyncio
 async def test_jobs_hand_in_ledgers_and_are_swept(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
 

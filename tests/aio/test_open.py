@@ -103,7 +103,9 @@ def test_a_failing_close_at_loop_end_leaves_no_other_open(tmp_path: Path) -> Non
 
     async def serve() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
-        client = await aio.embed(tmp_path).open()
+        # The old writer must not learn that it is deposed before it pushes, as it would when it publishes what is confirmed (W5).
+        options = replog.ClientOptions(explicit_last_add_confirmed_after_s=60.0)
+        client = await aio.embed(tmp_path, options=options).open()
         old = await client.write_log("log").open()
         await old.append(b"old")
         async with client.write_log("log") as new:
