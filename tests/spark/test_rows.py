@@ -261,7 +261,7 @@ def test_only_the_columns_that_are_asked_for_are_made(metastore: str, written: s
     assert list(found.items()) == [("entry", 0), ("position", "2:0"), ("segment", 2)]
     assert columns("timestamp timestamp")["timestamp"].tzinfo is not None
     for wrong, told in (
-        ("value string", "asks for value string, and there are: position string, segment bigint"),
+        ("value long", "asks for value bigint, and there are: log string, position string, segment bigint"),
         ("offset long", "asks for offset bigint"),
         ("value binary, value binary", "asks for value twice"),
     ):
@@ -383,10 +383,10 @@ def test_a_task_that_is_killed_is_tried_again(spark: SparkSession, metastore: st
 
 
 def test_errors_reach_users_of_spark(spark: SparkSession, metastore: str, written: str) -> None:
-    value = spark.read.format("replog").option("metastore", metastore).option("log", written).schema("value string")
+    value = spark.read.format("replog").option("metastore", metastore).option("log", written).schema("value long")
     for make, told in (
         (lambda: reading(spark, metastore, written, form="1:0"), "no such option: form"),
-        (value.load, "asks for value string, and there are: position string"),
+        (value.load, "asks for value bigint, and there are: log string, position string"),
     ):
         assert told in failing(make)
 

@@ -93,10 +93,12 @@ class Writing:
                 writer.extend(payloads)
                 self.written += payloads
                 ledger_ids.append(writer.ledger_id)
-        self._client.append_ledgers(self._log, ledger_ids, job=job)
-        deposed, leaders = self._leader, self._leaders
-        self._leader, self._leaders = None, ExitStack()
-        self._give_up(deposed, leaders)
+        patience_s = self._chance.choice([0.0, 60.0])
+        self._client.append_ledgers(self._log, ledger_ids, job=job, patience_s=patience_s)
+        if not patience_s:  # it asks no leader, and deposes it (L10)
+            deposed, leaders = self._leader, self._leaders
+            self._leader, self._leaders = None, ExitStack()
+            self._give_up(deposed, leaders)
 
 
 class Reading:

@@ -31,11 +31,21 @@ async def answer_committers(name: str, ledgers: Ledgers, driver: LogDriver, roll
 
 async def _announced(name: str, ledgers: Ledgers, driver: LogDriver, rolling: Rolling) -> None:
     metastore, token = ledgers.records.metastore, ledgers.chance.token(8)
+    own: int | None = None  # the version that this leader wrote last, as far as it was looked at
+    version: int | None = None  # the one that was seen last
+    is_asked = False
     async with metastore.announce(f"{log_leaders_key_path(name)}/{token}", token.encode()):
         while True:
-            # After the announcement: a committer that finds it has its request answered, however early that is.
-            head, version = await driver.records.head(name)
-            if head is None or not head.requests:
+            if rolling.version != own:
+                # What the leader has written itself need not be read. A committer that finds the announcement changes that, or
+                # has changed it already: so its request is answered, however early it is.
+                own, version, is_asked = rolling.version, rolling.version, rolling.is_asked
+            if not is_asked:
                 await metastore.wait_changed(log_key_path(name), version)
-            elif not await rolling.roll():
+                if rolling.version == own:
+                    head, version = await driver.records.head(name)
+                    is_asked = head is not None and bool(head.requests)
+            elif await rolling.roll():
+                own = None
+            else:
                 return  # deposed, or closed

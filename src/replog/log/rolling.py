@@ -118,7 +118,10 @@ class NextLedger:
         password: bytes,
     ) -> None:
         self.writer: LedgerWriter | None = None  # while the log's record may name its ledger, or come to
-        self.metadata = changed.metadata
+        self.metadata, self.version = (
+            changed.metadata,
+            changed.version,
+        )  # the log's record, as this leader wrote it last
         self._ledgers = ledgers
         self._driver = driver
         self._create_ledger = create_ledger
@@ -161,7 +164,8 @@ class NextLedger:
         finally:
             self._base = machine.base
         assert self.writer is not None
-        self.metadata, self._base = changed.metadata, RollBase(changed.metadata, changed.version)
+        self.metadata, self.version = changed.metadata, changed.version
+        self._base = RollBase(changed.metadata, changed.version)
         self._known.clear()  # it is written now
         writer, self.writer = self.writer, None
         return writer, changed.metadata.segments[-1].number, machine.answered
@@ -222,6 +226,16 @@ class Rolling:
         self._entries_max = float("inf") if entries_max is None else entries_max
         self._bytes_max = float("inf") if bytes_max is None else bytes_max
         self._report()
+
+    @property
+    def version(self) -> int:
+        """The version of the log's record that this leader wrote last."""
+        return self._next.version
+
+    @property
+    def is_asked(self) -> bool:
+        """True if that has a committer's request, which was not granted yet (L10)."""
+        return bool(self._next.metadata.requests)
 
     def _report(self) -> None:
         self._current.writer.report_to(self._progressed, self._failed)

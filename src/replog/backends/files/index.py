@@ -52,9 +52,7 @@ class LedgerIndex:
         self.last_entry_id = -1
         self.proof = b""
         self.newest: StampSections | None = None  # the only one of nearly every ledger
-        self._others: dict[int, StampSections] | None = (
-            None  # by stamp: an empty dictionary takes as much as the object
-        )
+        self._others: dict[int, StampSections] | None = None  # by stamp; an empty one would take as much as the object
         self.dropped: DroppedEntries | None = None  # of which no file may bring a batch back
         self._packed: bytes | None = None  # the marks, if they haven't changed since
 
@@ -80,6 +78,7 @@ class LedgerIndex:
                 self._others = self._others or {}
                 self._others[self.newest.stamp] = self.newest
             self.newest = found
+        assert found.stamp == stamp, "each stamp has sections of its own"
         return found
 
     def note_batch(self, last: int, last_add_confirmed: int) -> None:
@@ -254,6 +253,7 @@ class Index:
         gone = [section for section in stamps.sections if dropped.covers(stamp, section.first, section.last)]
         if gone:
             stamps.replace(gone, ())
+        assert stamps.growing not in gone, "nothing is added to sections that were dropped"
         for section in gone:
             remove(section)
         for section in stamps.sections:
@@ -326,5 +326,6 @@ def remove(section: Section) -> None:
 def note_dead(section: Section, dropped: DroppedEntries) -> None:
     """Estimates how much of a section was dropped, so that compaction finds files of which little is needed."""
     dead_bytes = int(section.data_bytes * dropped.share(section.stamp, section.first, section.last))
+    assert 0 <= dead_bytes <= section.data_bytes, "no more can be dropped than there is"
     section.file.live_bytes += section.dead_bytes - dead_bytes
     section.dead_bytes = dead_bytes
