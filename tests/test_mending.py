@@ -40,7 +40,8 @@ async def test_damaged_copy_is_replaced_within_one_audit_cycle(storage: str, pas
     disks = [tmp_path / name for name in ("one", "two", "three")]
     with trio.fail_after(60):
         async with replog.embed(disks, storage=storage) as client:
-            async with client.create_ledger(password=password) as writer:
+            # All three have all copies when it is closed, however late one of them was.
+            async with client.create_ledger(password=password, durability="write-quorum") as writer:
                 for number in range(_ENTRIES):
                     await writer.append(payload(number))
             victim = client.bookies[1]

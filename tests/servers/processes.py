@@ -109,8 +109,12 @@ class Server:
             self._child.signal(number)
 
     def freeze(self) -> None:
-        """SIGSTOP: it keeps its connections, and does nothing."""
-        self.signal(signal.SIGSTOP)
+        """SIGSTOP: it keeps its connections, and does nothing any more when this returns."""
+        child = self._child
+        if child is not None:
+            child.signal(signal.SIGSTOP)
+            # Its threads stop one after the other, and until then may answer what comes.
+            self.wait_until(lambda: child.is_stopped, "stopped")
         self.is_frozen = True
 
     def thaw(self) -> None:

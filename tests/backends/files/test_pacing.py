@@ -15,9 +15,8 @@ class Clock:
         self.now_s = 100.0
         self.rests = 0
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(time, "sleep", self.sleep)
 
-    def sleep(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         self.now_s += seconds
         self.rests += 1
 
@@ -29,7 +28,7 @@ class Event(threading.Event):
 
     def wait(self, timeout: float | None = None) -> bool:
         assert timeout is not None
-        self._clock.now_s += timeout
+        self._clock.wait(timeout)
         return self.is_set()
 
 
