@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 
 from tests.mutation import page
 from tests.mutation.running import UNCAUGHT, catching, copied_source
+from tests.mutation.table import ROOT
 from tests.mutation.tables import SOURCE_MUTANTS
 
 
@@ -33,9 +35,8 @@ def main() -> int:
                 )
                 if not is_wanted or (options.missing and mutant.name in caught):
                     continue
-                found = catching(
-                    mutant, source, mutant.tests[: max(1, len(mutant.tests) - 2)] if options.quick else None
-                )
+                named = mutant.tests[: max(1, len(mutant.tests) - 2)] if options.quick else mutant.tests
+                found = catching(mutant, source, (*caught_by(caught, mutant.name), *named))
                 is_right = bool(found) is not bool(mutant.equivalent)
                 failures += not is_right
                 print(f"{layer} {mutant.name}: {found or 'not caught'}{'' if is_right else ' <--'}", flush=True)
@@ -48,6 +49,12 @@ def main() -> int:
     if options.record:
         page.write()
     return 1 if failures else 0
+
+
+def caught_by(caught: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The test that caught this mutant the last time, if it is known and still there."""
+    test = caught.get(name, "")
+    return (test,) if "::" in test and (ROOT / test.partition("::")[0]).exists() else ()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 python -m tests.mutation                      # all of them, and write down what caught each
 python -m tests.mutation --layer client --name found-record-is-own
+
+The test that caught a mutant the last time runs first. What was compiled is kept, but for the file of the mutant: the change may
+be within the second of the last one, and as long.
 """
 
 from __future__ import annotations
@@ -38,11 +41,17 @@ def applied(mutant: SourceMutant, source: Path) -> Iterator[None]:
     """The copy has this mistake while the context lasts."""
     path = source / "replog" / mutant.file
     before = path.read_text(encoding="utf-8")
-    path.write_text(mutant.changed(before), encoding="utf-8")
+    _write(path, mutant.changed(before))
     try:
         yield
     finally:
-        path.write_text(before, encoding="utf-8")
+        _write(path, before)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        compiled.unlink()
 
 
 def catching(mutant: SourceMutant, source: Path, tests: Sequence[str] | None = None) -> str:
@@ -62,7 +71,7 @@ def catching(mutant: SourceMutant, source: Path, tests: Sequence[str] | None = N
 def _failing(target: str, source: Path) -> str:
     """The first test of a file, or of a directory, that fails."""
     path = os.pathsep.join([str(source), *map(str, sorted(ROOT.glob("plugins/*/src"))), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", target]
     command += [f"--deselect={each}" for each in sorted(_fails_anyway)]
     try:
