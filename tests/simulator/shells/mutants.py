@@ -275,9 +275,9 @@ SHELL_MUTANTS = (
                 "DENIALS.get(answer.status, DENIALS[Status.NO_ENTRY])",
             ),
         ),
-        8,
+        5,
         strategy="orphans",
-        step=8,
+        step=5,
     ),
     Mutant(
         "confirmed-not-frozen",
@@ -292,9 +292,9 @@ SHELL_MUTANTS = (
                 "    self._machine._digest, self._ledger_id, 1, effect.batch.last_add_confirmed)",
             ),
         ),
-        4,
+        8,
         strategy="orphans",
-        step=4,
+        step=8,
     ),
     Mutant(
         "confirmed-runs-ahead",
