@@ -40,7 +40,8 @@ class App(typer.Typer):
     """A `Typer` whose commands are `Command`s. Tracebacks stay Python's own: typer's show the values of variables."""
 
     def __init__(self, *, cls: type[Group] = Group, **settings: Any) -> None:
-        super().__init__(cls=cls, pretty_exceptions_enable=False, context_settings=HELP_NAMES, **settings)
+        defaults = {"add_completion": False, "pretty_exceptions_enable": False, "context_settings": HELP_NAMES}
+        super().__init__(cls=cls, **{**defaults, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         """A decorator for the function that is this command."""

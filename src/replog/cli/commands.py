@@ -9,83 +9,69 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
-from replog.cli import backup, bookie, bookies, cursor, inspect, ledger, log, plugins, repair
 from replog.cli.apps import App, Group
-from replog.cli.bench import command as bench_command
-from replog.cli.cluster.command import cluster
 from replog.cli.ending import status_of
-from replog.cli.top import command as top_command
 from replog.runtime.memory import keep_freed_memory
 
 __all__ = ["app", "run"]
 
-# Commands of packages that are built upon this one, and that it must not import: name -> module, whose `app` it is.
-_ELSEWHERE = {"demo": "replog.demo.command"}
-
-
-_ORDER = [
-    "demo",
-    "cluster",
-    "bench",
-    "log",
-    "cursor",
-    "ledger",
-    "backup",
-    "restore",
-    "verify",
-    "bookie",
-    "bookies",
-    "audit",
-    "repair",
-    "top",
-    "inspect",
-    "plugins",
-    "version",
-]
-
-
-class _Commands(Group):
-    """The commands below, and those elsewhere, which are imported when somebody asks for them."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Panels are shown in the order of their first command, and typer lists groups last."""
-        return sorted([*_ELSEWHERE, *super().list_commands(ctx)], key=_ORDER.index)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in _ELSEWHERE:
-            # Only now: nothing below the demonstration may import it, and the other commands start faster without it.
-            return get_command(import_module(_ELSEWHERE[cmd_name]).app)
-        return super().get_command(ctx, cmd_name)
-
-
-app = App(cls=_Commands, no_args_is_help=True)
-
-_TRY = "Try it"  # replog.demo.command is here, too
+_TRY = "Try it"
 _LOGS = "Logs and ledgers"
 _BOOKIES = "Bookies"
 _INSTALLATION = "What is installed"
 
-app.command(rich_help_panel=_TRY)(cluster)
-app.command(rich_help_panel=_TRY)(bench_command.bench)
-app.add_typer(log.app, name="log", rich_help_panel=_LOGS)
-app.add_typer(cursor.app, name="cursor", rich_help_panel=_LOGS)
-app.add_typer(ledger.app, name="ledger", rich_help_panel=_LOGS)
-app.command(rich_help_panel=_LOGS)(backup.backup)
-app.command(rich_help_panel=_LOGS)(backup.restore)
-app.command(rich_help_panel=_LOGS)(backup.verify)
-app.add_typer(bookie.app, name="bookie", rich_help_panel=_BOOKIES)
-app.add_typer(bookies.app, name="bookies", rich_help_panel=_BOOKIES)
-app.command(rich_help_panel=_BOOKIES)(repair.audit)
-app.command(rich_help_panel=_BOOKIES)(repair.repair)
-app.command(rich_help_panel=_BOOKIES)(top_command.top)
-app.add_typer(inspect.app, name="inspect", rich_help_panel=_BOOKIES)
-app.command(rich_help_panel=_INSTALLATION)(plugins.plugins)
-app.command(rich_help_panel=_INSTALLATION)(plugins.version)
+# Each command, in the order and under the heading of the help: where its function or its group of commands is.
+_COMMANDS = {
+    "demo": (_TRY, "replog.demo.command", "app"),  # built upon this package, which must not import it
+    "cluster": (_TRY, "replog.cli.cluster.command", "cluster"),
+    "bench": (_TRY, "replog.cli.bench.command", "bench"),
+    "log": (_LOGS, "replog.cli.log", "app"),
+    "cursor": (_LOGS, "replog.cli.cursor", "app"),
+    "ledger": (_LOGS, "replog.cli.ledger", "app"),
+    "backup": (_LOGS, "replog.cli.backup", "backup"),
+    "restore": (_LOGS, "replog.cli.backup", "restore"),
+    "verify": (_LOGS, "replog.cli.backup", "verify"),
+    "bookie": (_BOOKIES, "replog.cli.bookie", "app"),
+    "bookies": (_BOOKIES, "replog.cli.bookies", "app"),
+    "audit": (_BOOKIES, "replog.cli.repair", "audit"),
+    "repair": (_BOOKIES, "replog.cli.repair", "repair"),
+    "top": (_BOOKIES, "replog.cli.top.command", "top"),
+    "inspect": (_BOOKIES, "replog.cli.inspect", "app"),
+    "plugins": (_INSTALLATION, "replog.cli.plugins", "plugins"),
+    "version": (_INSTALLATION, "replog.cli.plugins", "version"),
+}
+
+
+class _Commands(Group):
+    """Imports a command when somebody asks for it: each starts faster without the others."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.commands: Any = dict.fromkeys(_COMMANDS)  # only their names, for "Did you mean"
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of the help."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _COMMANDS:
+            return None
+        panel, module, name = _COMMANDS[cmd_name]
+        found = getattr(import_module(module), name)
+        if not isinstance(found, App):
+            function, found = found, App()
+            found.command()(function)
+        command = get_command(found)
+        command.name, command.rich_help_panel = cmd_name, panel  # type: ignore[attr-defined]
+        return command
+
+
+app = App(cls=_Commands, no_args_is_help=True, add_completion=True)
 
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        plugins.version()
+        import_module("replog.cli.plugins").version()
         raise typer.Exit
 
 

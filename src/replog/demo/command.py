@@ -13,10 +13,10 @@ from replog.cli.output import AsJSON, console, print_json
 from replog.demo.processes import QUORUM
 from replog.demo.running import ENTRIES_MAX, Settings, run
 
-app = App(add_completion=False)
+app = App()
 
 
-@app.command(rich_help_panel="Try it")
+@app.command()
 def demo(
     source: Annotated[
         str | None,
