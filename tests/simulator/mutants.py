@@ -163,7 +163,7 @@ MUTANTS = (
                 "        self._complete()",
                 "        last = pending.batch.last_entry_id\n"
                 "        if pending.acknowledged.bit_count() >= self.quorum.ack and last > self.last_add_confirmed:\n"
-                "            self.last_add_confirmed = last\n            self._effects.append(Confirmed(last))",
+                "            self.last_add_confirmed = last\n            self.effects.append(Confirmed(last))",
             ),
         ),
         20,
@@ -177,7 +177,7 @@ MUTANTS = (
                 LedgerWriting,
                 "_complete",
                 "if pending.acknowledged.bit_count() < ack:",
-                "if pending.acknowledged.bit_count() < ack and pending is gathering.pending[0]:",
+                "if pending.acknowledged.bit_count() < ack and pending is gathered[0]:",
             ),
         ),
         60,
@@ -272,8 +272,8 @@ MUTANTS = (
             Patch(
                 LedgerRecovery,
                 "replacements_chosen",
-                "        self._effects += self._back.adopt(chosen)",
-                "        self._effects += self._back.adopt(chosen)\n"
+                "        self.effects += self._back.adopt(chosen)",
+                "        self.effects += self._back.adopt(chosen)\n"
                 "        if chosen and self._change.proposed is None:\n"
                 "            self._propose(self.metadata.with_fragment(self._back.fragments[-1]))",
             ),

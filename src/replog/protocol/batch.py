@@ -23,7 +23,6 @@ With the flag 0x0200 each payload is an envelope: data with a key, headers or an
 
 from __future__ import annotations
 
-import io
 import itertools
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -199,6 +198,17 @@ class CompressedBatch(Batch):
         return self.plain().arrow_buffers()
 
 
+class PendingBatch:
+    """A batch on its way to an ack quorum, and the indices of its write set that acknowledged it, as bit masks."""
+
+    __slots__ = ("acknowledged", "batch", "write_mask")
+
+    def __init__(self, batch: Batch, write_mask: int) -> None:
+        self.batch = batch
+        self.write_mask = write_mask
+        self.acknowledged = 0
+
+
 def _no_list(payloads: object) -> TypeError:
     return TypeError(
         f"expected a list of entries, each of them bytes, not {type(payloads).__name__}: nothing was written"
@@ -277,7 +287,7 @@ def build(
         cumulative_length,
     )
     batch = Batch(
-        _seal(digest, (header, offsets, *payloads)),
+        digest.seal(header, (offsets, *payloads)),
         digest.digest_type,
         count,
         stride,
@@ -314,19 +324,9 @@ def _compress(batch: Batch, digest: Digest, compressor: Compressor) -> Batch:
     fields[_FLAGS_FIELD] |= COMPRESSED
     fields[_SIZE_FIELD] += len(frame) - len(body)
     fields[_PLAIN_SIZE_FIELD] = len(body)
-    compressed = decode_stored(_seal(digest, (HEADER.pack(*fields), frame)))
+    compressed = decode_stored(digest.seal(HEADER.pack(*fields), (frame,)))
     compressed.is_sealed = batch.is_sealed
     return compressed
-
-
-def _seal(digest: Digest, covered: Sequence[bytes]) -> bytes:
-    """The header and the body in one piece, and their code behind them, with one copy: `BytesIO` changes, and then gives
-    away, the bytes that nobody else has."""
-    code_size = digest.code_size
-    sealed = io.BytesIO(b"".join((*covered, bytes(code_size))))
-    with sealed.getbuffer() as buffer:
-        buffer[-code_size:] = digest.code(covered[0], buffer[HEADER.size : -code_size])
-    return sealed.getvalue()
 
 
 def check_payload(payload: object) -> None:
@@ -403,7 +403,6 @@ def check_damage(batch: Batch) -> None:
     """What a bookie can tell without the password: raises `RemoteProtocolError` if a CRC32C batch is damaged.
 
     The code of an HMAC batch can't be checked here; its frame or record has a checksum of its own."""
-    # Once for each object: in one process client and bookie share it, and it was checked when it was built.
     if batch.digest_type is DigestType.CRC32C and not batch.is_sealed:
         if not is_crc32c_sealed(batch.data):
             raise RemoteProtocolError(f"{batch!r} does not match its CRC32C: it was damaged on the way or on disk")

@@ -63,34 +63,3 @@ class Contents:
 
 _EMPTY = Contents(0, 0)
 Known = Mapping[int, Contents]  # by ledger id
-
-
-class Confirmed:
-    """What is confirmed of a ledger that one writer writes from its beginning on."""
-
-    __slots__ = ("_first_sent_ns", "_last_sent_ns", "_sent_ns", "_size_bytes")
-
-    def __init__(self) -> None:
-        self._first_sent_ns: int | None = None
-        self._last_sent_ns: int | None = None
-        self._sent_ns = 0
-        self._size_bytes: int | None = None
-
-    def advance(self, size_bytes: int, sent_ns: int) -> None:
-        """Everything up to a gathering is confirmed: so many bytes, and the gathering was sent at this time."""
-        assert size_bytes >= (self._size_bytes or 0), "a ledger only grows"
-        assert sent_ns <= self._sent_ns, "what is confirmed was sent"
-        self._size_bytes = size_bytes
-        self._last_sent_ns = sent_ns
-
-    def date(self, first_entry_id: int, time_ns: int) -> int:
-        """When a gathering that begins there is sent: at this time, or at that of the one before it, if the clock was set back. A
-        search by time relies on that."""
-        self._sent_ns = max(time_ns, self._sent_ns)
-        if first_entry_id == 0:
-            self._first_sent_ns = self._sent_ns
-        return self._sent_ns
-
-    def contents(self, last_entry_id: int) -> Contents:
-        """What the ledger holds if it ends here, where the last gathering ended that was confirmed."""
-        return Contents.of(last_entry_id + 1, self._size_bytes, self._first_sent_ns, self._last_sent_ns)

@@ -145,7 +145,7 @@ class LedgerFilling(LedgerMachine):
         fragment = self._fragment
         self.result.rounds += 1
         self._awaited = set(self._bookies)
-        self._effects += [
+        self.effects += [
             AskHolding(each, fragment.term, fragment.first_entry_id, fragment.last_entry_id) for each in self._bookies
         ]
         if not self._bookies:
@@ -212,7 +212,7 @@ class LedgerFilling(LedgerMachine):
         chosen = sources[start : start + 1] if self._can_verify else sources
         assert chosen, "somebody holds the entry"
         self._awaited = set(chosen)
-        self._effects += [SendCopyRead(bookie_id, entry_id, self._fragment.term) for bookie_id in chosen]
+        self.effects += [SendCopyRead(bookie_id, entry_id, self._fragment.term) for bookie_id in chosen]
 
     @property
     def _can_verify(self) -> bool:
@@ -281,7 +281,7 @@ class LedgerFilling(LedgerMachine):
                     "a batch is taken once in a round"
                 )
                 self._storing[batch.first_entry_id, batch.last_entry_id] = len(batch.data), set(takers)
-                self._effects += [SendCopy(bookie_id, batch, self.metadata.term) for bookie_id in takers]
+                self.effects += [SendCopy(bookie_id, batch, self.metadata.term) for bookie_id in takers]
         self._read_next()
 
     def copy_stored(self, bookie_id: str, batch: Batch) -> None:
@@ -396,12 +396,12 @@ class LedgerFilling(LedgerMachine):
             self.result.is_overtaken = True
             self.result.replaced = {}
         assert self._stage is _Stage.DONE, "nothing follows"
-        self._effects.append(Finished(self.metadata, self.version))
+        self.effects.append(Finished(self.metadata, self.version))
 
     def _fail(self, error: ReplogError) -> None:
         self._move("failed")
         self.result.replaced = {}
-        self._effects.append(Failed(error))
+        self.effects.append(Failed(error))
 
     def _move(self, event: str) -> None:
         self._stage = after(TRANSITIONS, self._stage, event)

@@ -16,7 +16,7 @@ class LedgerMachine(ABC):
     def __init__(self, metadata: LedgerMetadata, version: int, nonce: str, looks_at: int | None = None) -> None:
         self.quorum = metadata.quorum
         self._change: Change[LedgerMetadata] = Change(metadata, version, nonce)
-        self._effects: list[Effect] = []
+        self.effects: list[Effect] = []  # that `take_effects` returns next
         # An entry that an index chunk may have: its fragment is loaded whenever the record is read again (M4).
         self._looks_at = looks_at
 
@@ -38,7 +38,7 @@ class LedgerMachine(ABC):
 
     def take_effects(self) -> list[Effect]:
         """Returns the effects to perform, in their order, and forgets them."""
-        effects, self._effects = self._effects, []
+        effects, self.effects = self.effects, []
         return effects
 
     def abandon(self, error: ReplogError) -> None:
@@ -58,7 +58,7 @@ class LedgerMachine(ABC):
     def metadata_conflict(self) -> None:
         """The CAS under way met another version: somebody changed the record, or an earlier copy of this CAS did."""
         if not self.is_done:
-            self._effects.append(ReadMetadata(self.metadata.ledger_id, self._looks_at))
+            self.effects.append(ReadMetadata(self.metadata.ledger_id, self._looks_at))
 
     def metadata_uncertain(self) -> None:
         """The answer to the CAS under way was lost: it may have happened, and may yet happen (M1)."""
@@ -92,7 +92,7 @@ class LedgerMachine(ABC):
 
     def _repeat(self) -> None:
         assert self._change.proposed is not None, "there is something to write"
-        self._effects.append(WriteMetadata(self._change.proposed, self.version))
+        self.effects.append(WriteMetadata(self._change.proposed, self.version))
 
     @abstractmethod
     def _settle(self) -> None:

@@ -5,6 +5,8 @@ Everything counts *indices* into an ensemble, never addresses (W1). A set of ind
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import attrs
 
 from replog.errors import ConfigError
@@ -32,7 +34,7 @@ class Quorum:
                 f"got ensemble={self.ensemble}, write={self.write}, ack={self.ack}"
             )
 
-    @property
+    @cached_property
     def stride(self) -> int:
         """The distance of consecutive entries of one batch: 1 if every entry has the same write set, else E."""
         # A batch has one write set. Where each entry has another one, a batch takes every E-th entry.

@@ -182,7 +182,7 @@ class LedgerRecovery(LedgerMachine):
     def _fence(self) -> None:
         assert self.metadata.state is LedgerState.IN_RECOVERY, "a ledger is claimed before it is fenced"
         self._frozen = self.metadata.last_fragment
-        self._effects += [SendFence(index, bookie_id) for index, bookie_id in enumerate(self._frozen.ensemble)]
+        self.effects += [SendFence(index, bookie_id) for index, bookie_id in enumerate(self._frozen.ensemble)]
 
     def fence_confirmed(self, index: int, last_add_confirmed: int) -> None:
         """The fence is durable on this index; its answer proved this last add confirmed (R2, R3, R11)."""
@@ -229,7 +229,7 @@ class LedgerRecovery(LedgerMachine):
     def _ask(self, index: int) -> None:
         assert self._hearing.members >> index & 1, "only members of the write set are asked"
         frozen, entry_id = self._frozen, self._hearing.entry_id
-        self._effects.append(SendRecoveryRead(index, frozen.ensemble[index], entry_id, frozen.term))
+        self.effects.append(SendRecoveryRead(index, frozen.ensemble[index], entry_id, frozen.term))
 
     def _is_asked(self, entry_id: int) -> bool:
         return self._stage is _Stage.READING and entry_id == self._hearing.entry_id
@@ -249,7 +249,7 @@ class LedgerRecovery(LedgerMachine):
             # A copy that does not verify says nothing: the bookie may hold the entry, and be damaged.
             self.read_unknown(index, entry_id)
             return
-        self._effects += self._back.add(batch)
+        self.effects += self._back.add(batch)
         assert self._back.next_entry_id > entry_id, "an entry that was found is not asked for again"
         # What is in memory stays bounded: a long ledger is not read faster than it is written back.
         if self._back.is_full:
@@ -292,7 +292,7 @@ class LedgerRecovery(LedgerMachine):
             self._is_waiting_for_silent = True
             # A bookie that has answered before gets the whole wait again: it is slow, not silent.
             has_answered = self._absences.await_silent(self._hearing.silent(self._absences))
-            self._effects.append(AwaitSilentBookies(has_answered))
+            self.effects.append(AwaitSilentBookies(has_answered))
 
     # -- which bookies can be asked -------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class LedgerRecovery(LedgerMachine):
         """This index can be asked again: it gets what it was not asked, or could not answer (R12)."""
         self._absences.unreachable &= ~(1 << index)
         if self._stage is _Stage.FENCING and not self._fencing.is_fenced(index):
-            self._effects.append(SendFence(index, self._frozen.ensemble[index]))
+            self.effects.append(SendFence(index, self._frozen.ensemble[index]))
         elif self._stage is _Stage.READING and self._hearing.members >> index & 1:
             self._ask(index)
 
@@ -352,12 +352,12 @@ class LedgerRecovery(LedgerMachine):
     def _choose(self) -> None:
         members = self._back.members
         if self._stage in _COPYING and members.failed and not members.choosing:
-            self._effects.append(self._back.choose(self.metadata))
+            self.effects.append(self._back.choose(self.metadata))
 
     def replacements_chosen(self, chosen: Mapping[int, str]) -> None:
         """The placement's answer: a bookie for some of the failed indices. The same bookie again means: it is back."""
         if self._stage in _COPYING and self._back.members.choosing:
-            self._effects += self._back.adopt(chosen)
+            self.effects += self._back.adopt(chosen)
             self._choose()
             self._advance()
 
@@ -438,7 +438,7 @@ class LedgerRecovery(LedgerMachine):
         ending = LedgerState.OPEN if self._takes_over else LedgerState.CLOSED
         assert self.metadata.state is ending, "a recovery ends with a closed ledger, or with one that is open for it"
         self._move(how)
-        self._effects.append(Finished(self.metadata, self.version))
+        self.effects.append(Finished(self.metadata, self.version))
 
     # -- failing --------------------------------------------------------------------------------------------------
 
@@ -453,7 +453,7 @@ class LedgerRecovery(LedgerMachine):
         self._higher_term = fence_term
         # While a change is under way, the record is read anyway if somebody else changed it.
         if self._change.proposed is None:
-            self._effects.append(ReadMetadata(self.metadata.ledger_id))
+            self.effects.append(ReadMetadata(self.metadata.ledger_id))
 
     def metadata_read(self, metadata: LedgerMetadata, version: int) -> None:
         """The record as it was read: after a conflict or a lost answer, or since a bookie holds a higher fence."""
@@ -489,7 +489,7 @@ class LedgerRecovery(LedgerMachine):
 
     def _fail(self, error: ReplogError) -> None:
         self._move("failed")
-        self._effects.append(Failed(error))
+        self.effects.append(Failed(error))
 
     def _move(self, event: str) -> None:
         self._stage = after(TRANSITIONS, self._stage, event)

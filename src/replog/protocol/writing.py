@@ -25,9 +25,9 @@ from functools import partial
 from replog.errors import FencedError, LedgerClosedError, LedgerDeletedError, ReplogError
 from replog.protocol import batch as batches
 from replog.protocol import undecided
-from replog.protocol.batch import Batch
+from replog.protocol.batch import Batch, PendingBatch
 from replog.protocol.compression import Compressor
-from replog.protocol.contents import Confirmed as ConfirmedContents
+from replog.protocol.contents import Contents
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Confirmed, Failed, Finished, SendAdd, SendLastAddConfirmed
 from replog.protocol.fragments import Fragment
@@ -37,7 +37,6 @@ from replog.protocol.machine import LedgerMachine
 from replog.protocol.members import Members
 from replog.protocol.model import NO_ENTRY, LedgerMetadata, LedgerState
 from replog.protocol.mutations import DELETED_TERM
-from replog.protocol.pending import PendingBatch
 from replog.protocol.proofs import prove
 from replog.protocol.stages import Transitions, after, from_each
 
@@ -70,15 +69,9 @@ TRANSITIONS: Transitions[_Stage] = {
 }
 
 
-class _Gathering:
-    """The batches that were built together, and confirm together: so the last add confirmed, and with it every
-    fragment's first entry, is at a batch boundary."""
-
-    __slots__ = ("last_entry_id", "pending")
-
-    def __init__(self, last_entry_id: int, pending: list[PendingBatch]) -> None:
-        self.last_entry_id = last_entry_id
-        self.pending = pending
+# Batches that were built together, and confirm together, behind their last entry id: so the last add confirmed, and with it
+# every fragment's first entry, is at a batch boundary.
+_Gathering = tuple[int, list[PendingBatch]]
 
 
 class LedgerWriting(LedgerMachine):
@@ -109,17 +102,27 @@ class LedgerWriting(LedgerMachine):
         self.last_add_confirmed = first - 1
         self.length = 0
         self._digest = digest
-        self._build = partial(batches.builder(compressor), digest, stamp=self._stamp)
+        self._build = partial(
+            batches.builder(compressor),
+            digest,
+            ledger_id=metadata.ledger_id,
+            stride=self.quorum.stride,
+            stamp=self._stamp,
+        )
         self._members = Members(metadata.last_fragment.ensemble, missing)
-        self._write_masks = [self.quorum.write_mask(rotation) for rotation in range(self.quorum.ensemble)]
-        self._write_sets = [self.quorum.write_set(rotation) for rotation in range(self.quorum.ensemble)]
+        # Computed once, because each batch needs them: by rotation, the indices and their mask
+        rotations = range(self.quorum.ensemble)
+        self._write_sets = [(self.quorum.write_set(each), self.quorum.write_mask(each)) for each in rotations]
         self._gatherings: deque[_Gathering] = deque()
         self._pending: dict[int, PendingBatch] = {}
         self._stage = _Stage.STEADY
         self._replaced: dict[int, str] = {}  # the bookies that the change under way brings in, by index
         self._gaps = WriterGaps((index for index in range(self.quorum.ensemble) if missing >> index & 1), first)
         self._is_rolling = False  # the change under way was planned: no bookie has failed
-        self._contents = ConfirmedContents()
+        # When entry 0 was sent, if this writer did that, and when the last gathering was, confirmed or not
+        self._sent_ns: tuple[int | None, int] = (None, 0)
+        # Of the last gathering that is confirmed: the ledger's length up to there, and when it was sent
+        self._newest_confirmed: tuple[int | None, int | None] = (None, None)
 
     # -- what the shell asks ------------------------------------------------------------------------------------
 
@@ -159,33 +162,34 @@ class LedgerWriting(LedgerMachine):
         assert payloads, "a gathering has entries"
         assert self._stage in _OPEN, "a writer that closes adds nothing"
         first = self.last_add_pushed + 1
-        timestamp_ns = self._contents.date(first, timestamp_ns)
+        # Times never go back, even if the clock was set back: a search by time relies on that.
+        first_sent_ns, last_sent_ns = self._sent_ns
+        timestamp_ns = max(timestamp_ns, last_sent_ns)
+        self._sent_ns = timestamp_ns if first == 0 else first_sent_ns, timestamp_ns
         self.length += sum(map(len, payloads))
         self.last_add_pushed += len(payloads)
         stride = self.quorum.stride
         pending = []
         for rotation in range(min(stride, len(payloads))):
             batch = self._build(
-                ledger_id=self.metadata.ledger_id,
                 first_entry_id=first + rotation,
-                stride=stride,
                 payloads=payloads if stride == 1 else payloads[rotation::stride],
                 last_add_confirmed=self.last_add_confirmed,
                 timestamp_ns=timestamp_ns,
                 cumulative_length=self.length,
             )
-            sent = PendingBatch(batch, self._write_masks[batch.first_entry_id % self.quorum.ensemble])
-            self._pending[batch.first_entry_id] = sent
+            _, write_mask = self._write_sets[batch.first_entry_id % self.quorum.ensemble]
+            sent = self._pending[batch.first_entry_id] = PendingBatch(batch, write_mask)
             pending.append(sent)
             self._send(sent, self._members.in_use)
-        self._gatherings.append(_Gathering(self.last_add_pushed, pending))
+        self._gatherings.append((self.last_add_pushed, pending))
 
     def _send(self, pending: PendingBatch, indices: int) -> None:
         bookies = self._members.bookies
-        # Write sets are computed once: this runs for each batch.
-        for index in self._write_sets[pending.batch.first_entry_id % len(bookies)]:
+        write_set, _ = self._write_sets[pending.batch.first_entry_id % len(bookies)]
+        for index in write_set:
             if indices >> index & 1:
-                self._effects.append(SendAdd(index, bookies[index], pending.batch))
+                self.effects.append(SendAdd(index, bookies[index], pending.batch))
 
     def add_confirmed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
         """This bookie has made the batch that starts there durable. Late and foreign ones count for nothing (C6)."""
@@ -204,16 +208,16 @@ class LedgerWriting(LedgerMachine):
         ack = self.quorum.ack
         newest: Batch | None = None
         while self._gatherings:
-            gathering = self._gatherings[0]
-            for pending in gathering.pending:
+            last_entry_id, gathered = self._gatherings[0]
+            for pending in gathered:
                 if pending.acknowledged.bit_count() < ack:
                     break
             else:
                 self._gatherings.popleft()
-                for pending in gathering.pending:
+                for pending in gathered:
                     del self._pending[pending.batch.first_entry_id]
-                confirmed = gathering.last_entry_id
-                newest = gathering.pending[0].batch
+                confirmed = last_entry_id
+                newest = gathered[0].batch
                 continue
             break
         if newest is not None:
@@ -221,8 +225,9 @@ class LedgerWriting(LedgerMachine):
                 "the last add confirmed never sinks (W2)"
             )
             self.last_add_confirmed = confirmed
-            self._contents.advance(newest.cumulative_length, newest.timestamp_ns)
-            self._effects.append(Confirmed(confirmed))
+            assert newest.timestamp_ns <= self._sent_ns[1], "what is confirmed was sent"
+            self._newest_confirmed = newest.cumulative_length, newest.timestamp_ns
+            self.effects.append(Confirmed(confirmed))
 
     def publish(self) -> None:
         """Tells the bookies the last add confirmed, though no entry follows that would carry it (W5)."""
@@ -232,7 +237,7 @@ class LedgerWriting(LedgerMachine):
             proof = prove(self._digest, self.metadata.ledger_id, self._stamp, confirmed)
             for index, bookie_id in enumerate(self._members.bookies):
                 if not self.missing >> index & 1:
-                    self._effects.append(SendLastAddConfirmed(index, bookie_id, confirmed, proof))
+                    self.effects.append(SendLastAddConfirmed(index, bookie_id, confirmed, proof))
 
     def add_fenced(self, term: int) -> None:
         """A bookie refused, because a client of this term recovers the ledger or took it over. Nothing is confirmed from here
@@ -304,7 +309,7 @@ class LedgerWriting(LedgerMachine):
         if self._stage is _Stage.STEADY and self._members.failed:
             # From here on nothing is confirmed (C1): an entry could be in the old fragment here, and in the new one for others.
             self._move("a bookie failed")
-            self._effects.append(self._members.choose(self.metadata))
+            self.effects.append(self._members.choose(self.metadata))
 
     def replacements_chosen(self, chosen: Mapping[int, str]) -> None:
         """The placement's answer: a bookie for some of the failed indices. The same bookie again means: it is back."""
@@ -369,7 +374,9 @@ class LedgerWriting(LedgerMachine):
     def _propose_close(self) -> None:
         last = self.last_add_confirmed
         assert self._stage is _Stage.CLOSING, "a writer closes once nothing else is proposed (R1)"
-        closed = self.metadata.with_gaps(self._gaps_until(last)).closed_at(last, self._contents.contents(last))
+        size_bytes, last_sent_ns = self._newest_confirmed
+        contents = Contents.of(last + 1, size_bytes, self._sent_ns[0], last_sent_ns)
+        closed = self.metadata.with_gaps(self._gaps_until(last)).closed_at(last, contents)
         self._propose(closed.full_to(self._gaps.full_before))
 
     # -- what the metastore said ------------------------------------------------------------------------------------
@@ -413,7 +420,7 @@ class LedgerWriting(LedgerMachine):
         if self._stage in _CLOSING:
             assert metadata.state is LedgerState.CLOSED, "a writer that is done leaves a closed ledger (R1)"
             self._move("closed")
-            self._effects.append(Finished(metadata, self.version))
+            self.effects.append(Finished(metadata, self.version))
         else:
             self._fail(self._deposed(metadata))
 
@@ -437,7 +444,7 @@ class LedgerWriting(LedgerMachine):
         self._move("failed")
         self._gatherings.clear()
         self._pending.clear()
-        self._effects.append(Failed(error))
+        self.effects.append(Failed(error))
 
     def _move(self, event: str) -> None:
         self._stage = after(TRANSITIONS, self._stage, event)

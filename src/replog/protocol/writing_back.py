@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from replog.protocol.batch import Batch
+from replog.protocol.batch import Batch, PendingBatch
 from replog.protocol.contents import Contents
 from replog.protocol.effects import ChooseReplacements, SendAdd
 from replog.protocol.fragments import Fragment
@@ -25,7 +25,6 @@ from replog.protocol.gaps import Gap
 from replog.protocol.lacking import RecoveryGaps
 from replog.protocol.members import Members
 from replog.protocol.model import LedgerMetadata, LedgerState
-from replog.protocol.pending import PendingBatch
 from replog.protocol.quorum import Quorum
 
 _PENDING_MAX = 4  # batches of each rotation on their way back
