@@ -10,7 +10,9 @@ import trio.testing
 from replog.abc import Connection
 from replog.client.channel import Answer, BookieChannel
 from replog.errors import BookieTooBusyError, BookieUnreachableError
-from replog.protocol.messages import ReadRequest, Request, Response, Status, ledger_awaited
+from replog.protocol.effects import SendAdd
+from replog.protocol.messages import AddRequest, CopyRequest, ReadRequest, Request, Response, Status, ledger_awaited
+from tests.protocol.driving import Cluster
 
 TIMEOUT_S = 1.0
 
@@ -120,6 +122,20 @@ def test_outstanding_requests_fail_when_the_connection_is_lost(requests: int) ->
     assert [str(answer) for answer in asker.answers.values()] == [str(BookieUnreachableError("b0", "gone"))] * requests
     channel.responses_received([Response(asked[0].request_id, Status.OK)])
     assert channel.outstanding_bytes == 0
+
+
+def test_outstanding_bytes_count_the_batches_that_requests_keep_alive() -> None:
+    """W6: what the bound of a bookie's outstanding bytes adds up."""
+    writer = Cluster().writer()
+    writer.add(bytes(10_000))
+    batch = writer.find(SendAdd)[0].batch
+    plain, adding, copying = channels(3)
+    asker = Asker()
+    asker.ask(plain, "read")
+    asker.ask(adding, "add", AddRequest(next(adding.request_ids), 7, b"", 1, batch))
+    asker.ask(copying, "copy", CopyRequest(next(copying.request_ids), 7, b"", 1, batch))
+    assert 0 < plain.outstanding_bytes <= 1000
+    assert adding.outstanding_bytes == copying.outstanding_bytes == plain.outstanding_bytes + len(batch.data)
 
 
 def test_a_bookie_that_is_too_slow_gets_no_more_requests() -> None:

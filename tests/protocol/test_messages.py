@@ -4,21 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from replog.protocol.effects import SendAdd
-from replog.protocol.messages import AddRequest, FenceRequest, LedgerRequest, ReadRequest, Response, Status, size_of
-from tests.protocol.driving import Cluster
-
-
-def test_the_size_of_a_message_counts_batches_it_keeps_alive() -> None:
-    """W6: what the bounds of queues add up."""
-    writer = Cluster().writer()
-    writer.add(bytes(10_000))
-    batch = writer.find(SendAdd)[0].batch
-    empty = size_of(FenceRequest(1, 7, b"", 2))
-    assert 0 < empty <= 1000
-    assert size_of(ReadRequest(1, 7, b"", 0, 1, 1 << 20)) == size_of(Response(1, Status.OK)) == empty
-    assert size_of(AddRequest(1, 7, b"", 1, batch)) == empty + len(batch.data)
-    assert size_of(Response(1, Status.OK, batches=(batch, batch))) == empty + 2 * len(batch.data)
+from replog.protocol.messages import LedgerRequest, Status
 
 
 def test_only_one_status_says_that_something_is_absent() -> None:

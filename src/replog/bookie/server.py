@@ -18,7 +18,6 @@ from replog.bookie.calls import StorageCalls, broken_contract
 from replog.bookie.commits import GroupCommit
 from replog.bookie.doubt import Doubt
 from replog.bookie.filling import Filling
-from replog.bookie.groups import Work
 from replog.bookie.mode import Mode
 from replog.bookie.plain_reads import PlainReads
 from replog.bookie.space import Space
@@ -28,6 +27,7 @@ from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
 from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest
 from replog.protocol.messages import (
+    MESSAGE_BYTES,
     AddRequest,
     AdminRequest,
     CopyRequest,
@@ -40,7 +40,6 @@ from replog.protocol.messages import (
     Response,
     Status,
     WriteLastAddConfirmedRequest,
-    size_of,
 )
 from replog.protocol.releasing import ForeignRange
 from replog.runtime.latencies import LatencyHistogram
@@ -109,7 +108,7 @@ class BookieServer:
         """Takes requests in their order. Answers come through `reply`, some before this returns."""
         for request in requests:
             if request.__class__ is AddRequest:  # nearly always
-                self._accept(request, reply)
+                self._accept(request, reply, MESSAGE_BYTES + len(request.batch.data))
             elif isinstance(request, ReadRequest):
                 self._reads.read(request, reply)
             elif isinstance(request, CopyRequest) and (refusal := self.filling.refuse(request)) is not None:
@@ -120,8 +119,11 @@ class BookieServer:
                 self._reads.ranges(request, reply)
             elif isinstance(request, AdminRequest):
                 self.administrators.ask(request, reply)
+            elif isinstance(request, CopyRequest):
+                self._accept(request, reply, MESSAGE_BYTES + len(request.batch.data))
             else:
-                self._accept(request, reply)
+                looked_up_bytes = _LOOKED_UP_BYTES if isinstance(request, RecoveryReadRequest) else 0
+                self._accept(request, reply, MESSAGE_BYTES + looked_up_bytes)
         if self._commits.gathered:
             # In this thread, if the last request was alone; but where several connections bring some, they share commits.
             is_same, self._last_reply = self._last_reply is reply, reply
@@ -129,13 +131,10 @@ class BookieServer:
             alone = is_same and isinstance(last, AddRequest) and last.alone and self.options.commit_inline_when_idle
             self._commits.start(inline=alone)
 
-    def _accept(self, request: OrderedRequest, reply: Reply) -> None:
-        size_bytes = size_of(request)
+    def _accept(self, request: OrderedRequest, reply: Reply, size_bytes: int) -> None:
         if self.mode.is_read_only and (refusal := self._cannot_take(request)) is not None:
             reply([refusal])
             return
-        if request.__class__ is RecoveryReadRequest:
-            size_bytes += _LOOKED_UP_BYTES
         is_full = self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max
         if is_full and _is_too_busy_for(request, self._commits, self.options):
             detail = f"{self._commits.queued_bytes} bytes wait"
@@ -152,10 +151,9 @@ class BookieServer:
         if accepted.refusal is None:
             ledger.readers.answer_writer = reply
             self.traffic.accepted(request)
-        work = Work(ledger, accepted, reply, size_bytes)
         if ledger.readers.is_awaited and ledger.last_add_confirmed > known:
             self._reads.polls.advanced(ledger)
-        self._commits.put(work)
+        self._commits.put(ledger, accepted, reply, size_bytes)
 
     def _cannot_take(self, request: OrderedRequest) -> Response | None:
         """A read-only bookie refuses new entries at once. But a writer that is deposed, or may not write, gets that answer,
@@ -328,7 +326,7 @@ async def _is_committed(
             committed()
         done.set()
 
-    commits.put(Work(ledger, accepted, answered, 0))
+    commits.put(ledger, accepted, answered, 0)
     commits.start()
     await done.wait()
     return answers[0].status is Status.OK

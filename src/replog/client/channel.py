@@ -21,7 +21,7 @@ from replog.errors import (
     ReplogError,
 )
 from replog.protocol.answers import check_answer
-from replog.protocol.messages import AddRequest, LedgerAwaited, Request, Response, Status, size_of
+from replog.protocol.messages import MESSAGE_BYTES, AddRequest, LedgerAwaited, Request, Response, Status
 
 Answer = Response | BookieError
 OnAnswer = Callable[[Answer, Any], None]
@@ -71,40 +71,39 @@ class BookieChannel:
 
     def ask(self, request: Request, on_answer: OnAnswer, context: object, timeout_s: float) -> None:
         """Sends the request; never waits. `on_answer(answer, context)` is called once, maybe before this returns."""
-        if self._is_noted(request, on_answer, context, timeout_s):
-            self._send((request,))
+        # Noted before it is sent: a bookie in this thread may answer before `send` returns.
+        if self._is_noted(request, on_answer, context, timeout_s) and self.connection is not None:
+            try:
+                self.connection.send((request,))
+            except BookieError as error:
+                self._give_up(request.request_id, error)
 
     def ask_all(self, requests: Sequence[Request], on_answer: OnAnswer, timeout_s: float) -> None:
         """As `ask` for each of these, with its id as the context, but the connection gets them together."""
         noted = [each for each in requests if self._is_noted(each, on_answer, each.request_id, timeout_s)]
-        if noted:
-            self._send(noted)
+        if noted and self.connection is not None:
+            try:
+                self.connection.send(noted)
+            except BookieError as error:
+                for request in noted:
+                    self._give_up(request.request_id, error)
 
     def _is_noted(self, request: Request, on_answer: OnAnswer, context: object, timeout_s: float) -> bool:
         if self.error is not None or self.connection is None:
             on_answer(self.error or BookieUnreachableError(self.bookie_id, "not connected"), context)
             return False
-        size_bytes = size_of(request)
+        size_bytes = MESSAGE_BYTES + len(request.batch.data) if isinstance(request, AddRequest) else MESSAGE_BYTES
         # A request above the bound goes if it is the only one; otherwise it could never go.
         if self.outstanding_bytes + size_bytes > self._outstanding_bytes_max and self._outstanding:
             problem = f"{self.outstanding_bytes} bytes wait for its answers: it is too slow"
             on_answer(BookieTooBusyError(self.bookie_id, problem), context)
             return False
         last_check = self._checks + 1 + timeout_s / self._check_every_s
-        # Noted before it is sent: a bookie in this thread may answer before `send` returns.
         self._outstanding[request.request_id] = (on_answer, context, size_bytes, last_check, request)
         self.outstanding_bytes += size_bytes
         if self._busy is not None:
             self._wake_watch()
         return True
-
-    def _send(self, requests: Sequence[Request]) -> None:
-        assert self.connection is not None, "what is noted goes over a connection"
-        try:
-            self.connection.send(requests)
-        except BookieError as error:
-            for request in requests:
-                self._give_up(request.request_id, error)
 
     # -- called by the connection -----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import trio
 from replog.client.completing import LedgerCompletion
 from replog.client.driving import ClientContext
 from replog.client.endings import WriterContext, copy_for_raise
-from replog.client.sending import BatchSender, OnProgress
+from replog.client.sending import BatchSender, SizeLimit
 from replog.config import ClientOptions
 from replog.errors import FencedError, MetastoreUncertainError, ReplogError
 from replog.hookspecs import Event
@@ -202,7 +202,7 @@ class LedgerWriter(WriterContext):
             batching.is_pushed, batching.expected_bytes = False, 0
             batching.is_alone = len(backlog.gathered) == entries and not backlog.in_flight
             batching.lone_appends = batching.lone_appends + 1 if batching.is_alone else 0
-            self._sender.drive(())
+            self._sender.drive()
             batching.is_alone = False
         if backlog.confirmed >= entry_id:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -233,7 +233,7 @@ class LedgerWriter(WriterContext):
                 await self._lead(ids[-1], len(payloads))
             else:
                 batching.lone_appends = 1
-                self._sender.drive(())
+                self._sender.drive()
                 if backlog.confirmed < ids[-1]:
                     await backlog.confirmation(ids[-1]).wait()
             if backlog.confirmed < ids[-1]:
@@ -264,7 +264,7 @@ class LedgerWriter(WriterContext):
         backlog, last = self.backlog, self.backlog.last_add_pushed
         # What has gathered goes now, and not only when the next answer comes.
         if backlog.confirmed < last:
-            self._sender.drive(())
+            self._sender.drive()
             await backlog.confirmation(last).wait()
             if backlog.confirmed < last:
                 self.check_usable()
@@ -321,7 +321,7 @@ class LedgerWriter(WriterContext):
         self.check_usable()
         last = self.backlog.last_add_pushed
         if self.backlog.confirmed < last:
-            self._sender.drive(())
+            self._sender.drive()
         self.backlog.call_when_confirmed(last, ended)
         return last
 
@@ -345,10 +345,11 @@ class LedgerWriter(WriterContext):
 
     # -- used by the log's writer and the client --------------------------------------------------------------------
 
-    def report_to(self, on_progress: OnProgress | None, on_failure: Callable[[], None] | None) -> None:
-        """Has `on_progress` called after confirmations, with the numbers of entries and of payload bytes that were pushed so far;
-        and `on_failure` when the writer fails."""
-        self._sender.on_progress, self._sender.on_failure = on_progress, on_failure
+    def report_to(self, limit: SizeLimit | None, on_failure: Callable[[], None] | None) -> None:
+        """Has `on_failure` called when the writer fails; and `limit.reached` now and after confirmations, while it is reached."""
+        self._sender.limit, self._sender.on_failure = limit, on_failure
+        if limit is not None:
+            limit.check(self.last_add_pushed + 1, self.length_bytes)
 
     async def begin_fragment(self) -> None:
         """As `roll`, but raises nothing: for the client's own task. Those who use the writer are told why it failed."""
@@ -389,7 +390,7 @@ class LedgerWriter(WriterContext):
     def release(self) -> None:
         """Sends what has gathered, and goes on as usual."""
         self._batching.is_held = False
-        self._sender.drive(())
+        self._sender.drive()
 
     def reader_waits(self) -> None:
         """A bookie says that a reader waits for what is confirmed (W5)."""

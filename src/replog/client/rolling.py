@@ -8,6 +8,7 @@ import math
 import trio
 
 from replog.client.ledger_writer import LedgerWriter
+from replog.client.sending import SizeLimit
 from replog.config import ClientOptions
 from replog.errors import MetastoreError, WriteQuorumError
 
@@ -20,19 +21,21 @@ class FragmentRoller:
     def __init__(self, writer: LedgerWriter, options: ClientOptions) -> None:
         self._writer = writer
         self._options = options
-        # Entries may have been pushed since the writer was made.
-        self._entries = self._rolled_entries = writer.metadata.last_fragment.first_entry_id
-        self._bytes = self._rolled_bytes = 0
         self._due = trio.Event()
-        writer.report_to(self._progressed, None)
+        # Entries may have been pushed since the writer was made.
+        self._roll_after(writer.metadata.last_fragment.first_entry_id, 0)
 
-    def _progressed(self, entries: int, length_bytes: int) -> None:
-        self._entries, self._bytes = entries, length_bytes
+    def _roll_after(self, entries: int, length_bytes: int) -> None:
         entries_max, bytes_max = self._options.roll_entries, self._options.roll_bytes
-        if (entries_max is not None and entries - self._rolled_entries >= entries_max) or (
-            bytes_max is not None and length_bytes - self._rolled_bytes >= bytes_max
-        ):
-            self._due.set()
+        limit = SizeLimit(
+            math.inf if entries_max is None else entries + entries_max,
+            math.inf if bytes_max is None else length_bytes + bytes_max,
+            self._wake,
+        )
+        self._writer.report_to(limit, None)
+
+    def _wake(self) -> None:
+        self._due.set()
 
     async def run(self) -> None:
         """Rolls when it is due. A failure of the writer ends this, and is raised to those who use the writer, never here."""
@@ -41,7 +44,7 @@ class FragmentRoller:
             with trio.move_on_after(age_s):
                 await self._due.wait()
             self._due = trio.Event()
-            self._rolled_entries, self._rolled_bytes = self._entries, self._bytes
+            self._roll_after(self._writer.last_add_pushed + 1, self._writer.length_bytes)
             # If it takes long, what is appended meanwhile waits, or the fragment becomes longer: the next roll is due later.
             await self._writer.begin_fragment()
             try:

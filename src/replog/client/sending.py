@@ -34,7 +34,19 @@ from replog.protocol.messages import AddRequest, Response, Status, WriteLastAddC
 from replog.protocol.writing import LedgerWriting
 from replog.runtime.ticker import Ticker
 
-OnProgress = Callable[[int, int], None]
+
+@attrs.frozen
+class SizeLimit:
+    """How far a writer may go before `reached` is called, after a confirmation: entries and payload bytes pushed so far."""
+
+    entries: float
+    size_bytes: float
+    reached: Callable[[], None]
+
+    def check(self, entries: int, size_bytes: int) -> None:
+        """Calls `reached` if so many entries, or so many bytes, reach the limit."""
+        if entries >= self.entries or size_bytes >= self.size_bytes:
+            self.reached()
 
 
 @attrs.frozen
@@ -79,8 +91,7 @@ class BatchSender:
         )
         self.error: ReplogError | None = None  # why the writer has failed
         self.batches_sent = 0
-        # After confirmations: entries and payload bytes that were pushed so far
-        self.on_progress: OnProgress | None = None
+        self.limit: SizeLimit | None = None
         self.on_failure: Callable[[], None] | None = None
         self._machine = machine
         self._identity = WriterIdentity(machine.metadata.ledger_id, key, machine.metadata.term)
@@ -124,25 +135,23 @@ class BatchSender:
 
     # -- driving the machine ----------------------------------------------------------------------------------------
 
-    def drive(self, effects: Sequence[Effect] | None = None) -> None:
+    def drive(self) -> None:
         """Performs the machine's effects and sends what has gathered, until there is nothing left to do.
 
-        A caller that told the machine nothing gives () for `effects`: then there are none. Answers may come before a request's
-        `send` returns, in the frames below; they only tell the machine, and the loop that runs already does the rest."""
+        Answers may come before a request's `send` returns, in the frames below; they only tell the machine, and the loop that
+        runs already does the rest."""
         if self._is_driving:
             return
         self._is_driving = True
         machine, backlog = self._machine, self.backlog
         try:
-            if effects is None:
-                effects = machine.take_effects()
-            while effects or (backlog.gathered and self._send_next()):
-                for effect in effects:
-                    if effect.__class__ is Confirmed:  # nearly always
+            while machine.effects or (backlog.gathered and self._send_next()):
+                # Nearly always there are none after a batch was sent, or one after an answer.
+                for effect in machine.take_effects() if machine.effects else ():
+                    if effect.__class__ is Confirmed:
                         self._confirmed(effect.last_add_confirmed)
                     else:
                         self._perform(effect)
-                effects = machine.take_effects()
         finally:
             self._is_driving = False
 
@@ -168,9 +177,13 @@ class BatchSender:
             batching.round_ended(sent_at)
         elif self.watching.publishing.awaited_sends:
             self.watching.publishing.publish_soon()
-        if self.on_progress is not None:
-            gathered_bytes = backlog.unconfirmed_bytes - backlog.in_flight_bytes
-            self.on_progress(backlog.last_add_pushed + 1, self._machine.length + gathered_bytes)
+        limit = self.limit
+        if limit is not None:
+            entries = backlog.last_add_pushed + 1
+            size_bytes = self._machine.length + backlog.unconfirmed_bytes - backlog.in_flight_bytes
+            # As `check`: seldom, after so many confirmations.
+            if entries >= limit.entries or size_bytes >= limit.size_bytes:
+                limit.check(entries, size_bytes)
 
     def _fail(self, error: ReplogError) -> None:
         unconfirmed = self.backlog.unconfirmed
@@ -190,7 +203,8 @@ class BatchSender:
     def _send_next(self) -> bool:
         """Sends a batch of what has gathered, if that is to be done now. Returns whether it did."""
         backlog, batching, watching, machine = self.backlog, self.batching, self.watching, self._machine
-        if backlog.turn is not None or not batching.may_send():
+        # With nothing in flight, only what is held back is not sent.
+        if backlog.turn is not None or batching.is_held or (backlog.in_flight and not batching.may_send()):
             return False
         if watching.slow.unchecked_bytes >= LAG_CHECK_BYTES and not watching.slow.keep_up():
             # The slow bookie may be silent, and nothing else in flight.

@@ -13,6 +13,7 @@ open. A roll also answers a committer, whose ledgers get their places between th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ import trio
 from replog.client.endings import copy_for_raise
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
+from replog.client.sending import SizeLimit
 from replog.errors import FencedError, LedgerNotFoundError, ReplogError, WriteQuorumError
 from replog.hookspecs import LedgersSpliced, LogRolled
 from replog.log.log_driver import LogDriver
@@ -223,8 +225,9 @@ class Rolling:
         if len(current.writer.metadata.fragments) >= FRAGMENTS_MAX:
             self._wanted.set()
         entries_max, bytes_max = ledgers.options.roll_entries, ledgers.options.roll_bytes
-        self._entries_max = float("inf") if entries_max is None else entries_max
-        self._bytes_max = float("inf") if bytes_max is None else bytes_max
+        self._limit = SizeLimit(
+            math.inf if entries_max is None else entries_max, math.inf if bytes_max is None else bytes_max, self._want
+        )
         self._report()
 
     @property
@@ -238,14 +241,10 @@ class Rolling:
         return bool(self._next.metadata.requests)
 
     def _report(self) -> None:
-        self._current.writer.report_to(self._progressed, self._failed)
+        self._current.writer.report_to(self._limit, self._want)
 
-    def _progressed(self, entries: int, size_bytes: int) -> None:
-        if entries >= self._entries_max or size_bytes >= self._bytes_max:
-            self._wanted.set()
-
-    def _failed(self) -> None:
-        self._wanted.set()  # wakes the background task, which ends
+    def _want(self) -> None:
+        self._wanted.set()  # wakes the background task, which rolls, or ends if the writer has failed
 
     async def roll(self) -> int:
         """Waits for a roll that begins now or later; returns the new segment's number, or 0 if the background task has ended.
@@ -283,7 +282,7 @@ class Rolling:
                 await trio.sleep(_RETRY_AFTER_S)
                 if self._next.writer is not None:
                     self._wanted.set()
-            self._progressed(self._current.writer.last_add_pushed + 1, self._current.writer.length_bytes)
+            self._report()
 
     def end(self) -> None:
         """The background task ends: nothing is rolled any more."""

@@ -13,6 +13,7 @@ import attrs
 
 from replog.protocol.batch import Batch
 
+MESSAGE_BYTES = 128  # that a message keeps in memory, about, beside its batch: what the bounds of queues count
 NO_REQUEST = 0  # the request id of a message that answers nothing: clients begin with 1
 
 
@@ -233,15 +234,3 @@ class LedgerAwaited(Response):
 def ledger_awaited(ledger_id: int) -> LedgerAwaited:
     """The message for the writer of this ledger."""
     return LedgerAwaited(NO_REQUEST, Status.OK, awaited=True, ledger_id=ledger_id)
-
-
-def size_of(message: Request | Response) -> int:
-    """About how many bytes a message keeps in memory: what the bounds of queues count."""
-    if isinstance(message, AddRequest):
-        return _MESSAGE_BYTES + len(message.batch.data)
-    if isinstance(message, Response):
-        return _MESSAGE_BYTES + sum(len(batch.data) for batch in message.batches)
-    return _MESSAGE_BYTES
-
-
-_MESSAGE_BYTES = 128
