@@ -394,7 +394,7 @@ MUTANTS = (
         "any-password-will-do",
         "B7",
         "a bookie does not look at the password of adds and fences",
-        (Patch(LedgerOnBookie, "_refusal", "if self.is_foreign(request.key) and", "if False and"),),
+        (Patch(LedgerOnBookie, "_refusal", "if not is_known and self.is_foreign(request.key) and", "if False and"),),
         40,
     ),
     *LOSS_MUTANTS,

@@ -22,9 +22,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from replog.abc import Reply
 from replog.bookie.calls import StorageCalls
 from replog.bookie.groups import DURABLE, Committer, Group, Work
 from replog.errors import StorageError
+from replog.protocol.bookie import Accepted, LedgerOnBookie
 from replog.protocol.messages import Response
 from replog.runtime.event_loop import soon_from_any_thread
 from replog.runtime.latencies import LatencyHistogram
@@ -92,14 +94,12 @@ class GroupCommit:
             with trio.CancelScope(shield=True):
                 await self._calls.threads.run(thread.join, self._timeout_s)
 
-    def put(self, work: Work) -> None:
+    def put(self, ledger: LedgerOnBookie, accepted: Accepted, reply: Reply, size_bytes: int) -> None:
         """Takes work, which `start` gets going. Called in the trio thread."""
-        # In the trio thread, so that everything that a machine accepted after a failure has the later epoch.
-        work.epoch = self._epoch
-        work.accepted_at_s = self._clock_s()
-        self.queued_bytes += work.size_bytes
+        self.queued_bytes += size_bytes
         self._works += 1
-        self.gathered.append(work)
+        # In the trio thread, so that everything that a machine accepted after a failure has the later epoch.
+        self.gathered.append(Work(ledger, accepted, reply, size_bytes, self._epoch, self._clock_s()))
 
     def start(self, *, inline: bool = False) -> None:
         """Commits what was put: with `inline` in the caller's thread, which saves two changes of thread, if nothing else is
@@ -136,8 +136,8 @@ class GroupCommit:
         assert self._soon is not None, "the thread runs while `running` is open"
         with self._calls.counting():
             while wake.get():
-                while works := self._take_group():
-                    group = self.committer.process(works)
+                while self._waiting:
+                    group = self.committer.process(self._take_group())
                     try:
                         self._soon(self._answer, group)
                     except trio.RunFinishedError:

@@ -33,19 +33,16 @@ from replog.protocol.proofs import better_proof, head_of, proof_of_head
 from replog.runtime.latencies import LatencyHistogram
 
 
+@attrs.define
 class Work:
     """Something accepted, waiting to be durable, and then to be answered."""
 
-    __slots__ = ("accepted", "accepted_at_s", "epoch", "ledger", "reply", "size_bytes")
-
-    accepted_at_s: float  # by the clock of threads: this and the epoch are set when it is put
+    ledger: LedgerOnBookie
+    accepted: Accepted
+    reply: Reply
+    size_bytes: int
     epoch: int
-
-    def __init__(self, ledger: LedgerOnBookie, accepted: Accepted, reply: Reply, size_bytes: int) -> None:
-        self.ledger = ledger
-        self.accepted = accepted
-        self.reply = reply
-        self.size_bytes = size_bytes
+    accepted_at_s: float  # by the clock of threads
 
 
 @attrs.frozen

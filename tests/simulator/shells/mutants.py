@@ -54,7 +54,7 @@ SHELL_MUTANTS = (
                 "    if type(request).__name__ == 'FenceRequest':\n"
                 "        accepted = ledger.accept(request)\n"
                 "        reply([ledger.answer(accepted, [])])\n"
-                "        self._commits.put(Work(ledger, accepted, lambda responses: None, size_bytes))\n"
+                "        self._commits.put(ledger, accepted, lambda responses: None, size_bytes)\n"
                 "        return\n"
                 "    known = ledger.last_add_confirmed",
             ),

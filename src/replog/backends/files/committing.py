@@ -9,14 +9,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replog.backends.files.contents import Contents
-from replog.backends.files.journal import Journal
-from replog.backends.files.log_file import Place
+from replog.backends.files.journal import Journal, Record
 from replog.backends.files.maintenance import Maintenance
-from replog.backends.files.planning import Change, Plan
-from replog.backends.files.record import MarksOfLedger, RecordType, pack_drop, pack_drop_entries, pack_marks
+from replog.backends.files.record import (
+    RECORD_HEADER_BYTES,
+    MarksOfLedger,
+    RecordType,
+    pack_drop,
+    pack_drop_entries,
+    pack_marks,
+    payload_checksum,
+    sealed_checksum,
+)
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DropEntries, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import better_proof
+
+# A batch, all marks of a ledger, a ledger to drop, entries to drop
+Change = Batch | MarksOfLedger | int | DropEntries
+
+
+class Plan:
+    """The records of one commit, and what they change, in the same order."""
+
+    __slots__ = ("changes", "has_batches", "records", "size")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.changes: list[Change] = []
+        self.has_batches = False
+        self.size = 0
+
+    def stores(self, ledger_id: int) -> bool:
+        """True if a batch of this ledger is stored."""
+        return any(isinstance(each, Batch) and each.ledger_id == ledger_id for each in self.changes)
+
+    def add(self, record_type: RecordType, payload: bytes, checksum: int, change: Change) -> None:
+        """Adds a record; `checksum` is that of its payload."""
+        self.records.append((record_type, payload, checksum))
+        self.changes.append(change)
+        self.size += RECORD_HEADER_BYTES + len(payload)
 
 
 class Committer:
@@ -45,23 +77,29 @@ class Committer:
                 ledger_id = batch.ledger_id
                 # The known ledgers first: nearly always that is enough, and it is cheaper than a search in ranges.
                 if (ledger_id in ledgers or ledger_id not in deleted) and ledger_id not in dropped:
-                    plan.add_batch(batch)
+                    data = batch.data
+                    checksum = sealed_checksum(data) if batch.is_sealed else payload_checksum(data)
+                    plan.add(RecordType.BATCH, data, checksum, batch)
+                    plan.has_batches = True
             elif mutation.ledger_id in deleted or mutation.ledger_id in dropped:
                 continue
             elif isinstance(mutation, SetMarks):
                 raised = self._raise_marks(mutation, marks.get(mutation.ledger_id))
                 if raised is not None:
                     marks[mutation.ledger_id] = raised
-                    plan.add(RecordType.MARKS, pack_marks(*raised), raised)
+                    packed = pack_marks(*raised)
+                    plan.add(RecordType.MARKS, packed, payload_checksum(packed), raised)
             elif isinstance(mutation, DropEntries):
                 ledger_id = mutation.ledger_id
                 # Replay knows ledgers that were stored later: what changes nothing now must change nothing then.
                 if ledger_id in ledgers or ledger_id in marks or plan.stores(ledger_id):
                     numbers = mutation.stamp, mutation.first_entry_id, mutation.last_entry_id
-                    plan.add(RecordType.DROP_ENTRIES, pack_drop_entries(ledger_id, *numbers), mutation)
+                    packed = pack_drop_entries(ledger_id, *numbers)
+                    plan.add(RecordType.DROP_ENTRIES, packed, payload_checksum(packed), mutation)
             else:
                 dropped.add(mutation.ledger_id)
-                plan.add(RecordType.DROP, pack_drop(mutation.ledger_id), mutation.ledger_id)
+                packed = pack_drop(mutation.ledger_id)
+                plan.add(RecordType.DROP, packed, payload_checksum(packed), mutation.ledger_id)
         return plan
 
     def _raise_marks(self, wanted: SetMarks, before: MarksOfLedger | None) -> MarksOfLedger | None:
@@ -91,7 +129,21 @@ class Committer:
         places = journal.write(plan.records)
         with self._contents.lock:
             for place, change in zip(places, plan.changes, strict=True):
-                self._apply(change, place)
+                if isinstance(change, Batch):
+                    self._index.put_batch(
+                        change.ledger_id,
+                        change.stamp,
+                        change.first_entry_id,
+                        change.last_entry_id,
+                        change.stride,
+                        change.last_add_confirmed,
+                        place,
+                    )
+                    self.batches += 1
+                    if self._contents.damages.known:
+                        self._contents.damages.stored(change)
+                else:
+                    self._apply(change)
             for file in journal.rolled:
                 # A commit that found no space afterwards may have rolled it long ago, and a checkpoint retired it.
                 if not file.is_retired:
@@ -102,21 +154,8 @@ class Committer:
             journal.rolled.clear()
             self._maintenance.commit_done()
 
-    def _apply(self, change: Change, place: Place) -> None:
-        if isinstance(change, Batch):
-            self._index.put_batch(
-                change.ledger_id,
-                change.stamp,
-                change.first_entry_id,
-                change.last_entry_id,
-                change.stride,
-                change.last_add_confirmed,
-                place,
-            )
-            self.batches += 1
-            if self._contents.damages.known:
-                self._contents.damages.stored(change)
-        elif isinstance(change, tuple):
+    def _apply(self, change: MarksOfLedger | int | DropEntries) -> None:
+        if isinstance(change, tuple):
             self._index.put_marks(*change)
         elif isinstance(change, DropEntries):
             entries = change.ledger_id, change.stamp, change.first_entry_id, change.last_entry_id
