@@ -5,6 +5,8 @@ Rules:
   everything else changes nothing, or only begins a session that nobody uses.
 - Requests that are asked for in one turn of the event loop go in one message.
 - A leader that says it does not lead is not asked again; one that is silent or unreachable is, after the others.
+- All requests have the same time to be answered: one task waits for the end of the oldest one's, and only those that had to wait
+  for room have a timer of their own.
 """
 
 from __future__ import annotations
@@ -42,10 +44,11 @@ _BUSY_S = 0.02  # after which what the leader had no room for is sent again
 class _Question:
     """One request, until it is answered."""
 
-    __slots__ = ("answer", "data", "done", "error")
+    __slots__ = ("answer", "data", "done", "ends_s", "error")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, ends_s: float) -> None:
         self.data = data
+        self.ends_s = ends_s
         self.done = trio.Event()
         self.answer: Answer | None = None
         self.error: Exception | None = None
@@ -134,6 +137,8 @@ class Caller:
         self._busy: list[_Question] = []  # for which the leader had no room
         self._news = trio.Event()
         self._room = trio.Event()
+        self._waiting_for_room = 0
+        self._first = trio.Event()  # something is open
         self._is_left = False
         self._deposed_term = 0  # the highest one whose leader said that it does not lead
 
@@ -144,35 +149,57 @@ class Caller:
         cancelled, the outcome is unknown."""
         if self._is_left:
             raise trio.ClosedResourceError(f"machine {self._name!r}: this member was left")
-        question = _Question(entry.encode())
-        size_bytes = len(question.data)
+        data = entry.encode()
+        size_bytes = len(data)
         if size_bytes > ENTRY_BYTES_MAX:
             raise CommandRefusedError(
                 f"machine {self._name!r}: a command of {size_bytes} bytes: the limit is {ENTRY_BYTES_MAX}; nothing was sent"
             )
-        timeout_s = self._options.call_timeout_s
-        with trio.move_on_after(timeout_s):
-            await trio.lowlevel.checkpoint_if_cancelled()
-            while self._open and self._open_bytes + size_bytes > self._options.calls_bytes_max:
-                await self._room.wait()
-            self._open[question] = None
-            self._open_bytes += size_bytes
-            self._unsent.append(question)
-            self.news()
-            try:
-                await question.done.wait()
-            finally:
-                self._open.pop(question)
-                self._open_bytes -= size_bytes
-                self._room.set()
-                self._room = trio.Event()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        question = _Question(data, trio.current_time() + self._options.call_timeout_s)
+        if not self._is_full(size_bytes):
+            await self._until_answered(question)
+        else:
+            with trio.move_on_at(question.ends_s):
+                await self._until_room(size_bytes)
+                await self._until_answered(question)
         if question.error is not None:
             raise question.error
         if question.answer is None:
-            raise CommandTimeoutError(
-                f"machine {self._name!r}: no leader answered within {timeout_s} s; the outcome is unknown"
-            )
+            raise self._timed_out()
         return question.answer
+
+    def _is_full(self, size_bytes: int) -> bool:
+        return bool(self._open) and self._open_bytes + size_bytes > self._options.calls_bytes_max
+
+    async def _until_room(self, size_bytes: int) -> None:
+        self._waiting_for_room += 1
+        try:
+            while self._is_full(size_bytes):
+                await self._room.wait()
+        finally:
+            self._waiting_for_room -= 1
+
+    async def _until_answered(self, question: _Question) -> None:
+        if not self._open:
+            self._first.set()
+        self._open[question] = None
+        self._open_bytes += len(question.data)
+        self._unsent.append(question)
+        self.news()
+        try:
+            await question.done.wait()
+        finally:
+            del self._open[question]
+            self._open_bytes -= len(question.data)
+            if self._waiting_for_room:
+                self._room.set()
+                self._room = trio.Event()
+
+    def _timed_out(self) -> CommandTimeoutError:
+        return CommandTimeoutError(
+            f"machine {self._name!r}: no leader answered within {self._options.call_timeout_s} s; the outcome is unknown"
+        )
 
     def leave(self) -> None:
         """Nothing is sent any more: whoever waits for an answer gets `trio.ClosedResourceError`."""
@@ -209,6 +236,7 @@ class Caller:
     async def run(self) -> None:
         """Sends until cancelled."""
         async with open_service_nursery() as nursery:
+            nursery.start_soon(self._end_in_time)
             while True:
                 while not self._open:
                     await self._wait_for_news()
@@ -220,6 +248,18 @@ class Caller:
                     if link.connection is not None:
                         with trio.CancelScope(shield=True):
                             await link.connection.aclose()
+
+    async def _end_in_time(self) -> None:
+        """Ends what nobody answered in its time."""
+        while True:
+            await self._first.wait()
+            self._first = trio.Event()
+            while (oldest := next(iter(self._open), None)) is not None:
+                await trio.sleep_until(oldest.ends_s)
+                now_s = trio.current_time()
+                late = [each for each in self._open if each.ends_s <= now_s and not each.done.is_set()]
+                for question in late:
+                    self.failed([question], self._timed_out())
 
     async def _wait_for_news(self, until_s: float = float("inf")) -> None:
         with trio.move_on_at(until_s):

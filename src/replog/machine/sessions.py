@@ -57,9 +57,10 @@ class Session:
 
     async def begin(self) -> CommandId:
         """The next id. `ended` must follow. Waits while too many commands are under way. Raises as `Caller.ask`."""
-        # Those who wait for one that opens the session would else wait for each other's attempts, one after the other.
-        with trio.move_on_after(self._call_timeout_s):
-            await self._until_free()
+        if not self._is_free:
+            # Those who wait for one that opens the session would else wait for each other's attempts, one after the other.
+            with trio.move_on_after(self._call_timeout_s):
+                await self._until_free()
         if not self._is_free:
             raise CommandTimeoutError(
                 f"no session, or room in it, for {self._call_timeout_s} s: no leader answered, or {self._calls_max} commands "
@@ -91,9 +92,11 @@ class Session:
     def ended(self, command_id: CommandId) -> None:
         """The command was answered, or nobody will repeat it."""
         if command_id.session == self._id:
+            was_full = not self._is_free
             self._unanswered.pop(command_id.sequence, None)
-            self._freed.set()
-            self._freed = trio.Event()
+            if was_full:
+                self._freed.set()
+                self._freed = trio.Event()
             self._used_s = trio.current_time()
 
     def expired(self, session: int) -> SessionExpiredError:
