@@ -89,6 +89,9 @@ def test_a_ledger_is_shown(ledger: Run) -> None:
         "digest_type": "crc32c",
         "has_password": False,
         "custom": {"log": "log"},
+        "writers": [
+            {"term": 1, "first_entry_id": 0, "last_entry_id": 2, "size_bytes": len(b"".join(SIX[3:]))},
+        ],
         "gaps": [],
         "unbounded": False,
         "term": 1,

@@ -78,6 +78,19 @@ async def test_lag_counts_what_an_open_ledger_holds() -> None:
             assert summary.lags == {"billing": now}
 
 
+async def test_bytes_are_unknown_where_an_unbounded_ledger_has_several_writers() -> None:
+    """T2: each writer counts its own bytes only."""
+    async with cluster() as world, world.client() as client:
+        async with client.write_log("log", ledgers="unbounded") as log:
+            await log.append(b"a" * 1000)
+        async with client.cursor("log", "billing") as cursor:
+            assert (await cursor.lag()).size_bytes == 1000
+            async with client.write_log("log") as log:
+                await log.append(b"b")
+            lag = await cursor.lag()
+            assert (lag.entries, lag.size_bytes) == (2, None), "it was the last writer's byte alone"
+
+
 async def test_commit_beyond_the_end_changes_nothing() -> None:
     async with cluster() as world, world.client() as client:
         await fill(client, 2)

@@ -195,7 +195,7 @@ class LogSummaries:
         except ReplogError as error:
             return _Held(segment, contents, ledger, error)
         sent_ms = -(-batch.timestamp_ns // 1_000_000)
-        size_bytes = None if _is_striped(ledger) else batch.ledger_bytes
+        size_bytes = None if _has_no_lengths(ledger) else batch.ledger_bytes
         return _Held(segment, attrs.evolve(contents, size_bytes=size_bytes, last_sent_ms=sent_ms), ledger)
 
     async def _read(self, ledger: LedgerMetadata, entry_id: int) -> EntryBatch:
@@ -245,7 +245,7 @@ class LogSummaries:
             raise
         except ReplogError:
             return (None if entry else 0), None  # shown as unknown
-        before_bytes = None if _is_striped(ledger) else batch.ledger_bytes - batch.payload_bytes
+        before_bytes = None if _has_no_lengths(ledger) else batch.ledger_bytes - batch.payload_bytes
         return (before_bytes if entry else 0), batch.timestamp_ns // 1_000_000
 
 
@@ -265,9 +265,13 @@ def _with_totals(summary: LogSummary, held: Sequence[_Held], *, is_whole: bool) 
     )
 
 
-def _is_striped(ledger: LedgerMetadata) -> bool:
-    # A stored batch then counts bytes of entries behind it, too.
-    return ledger.quorum.ensemble > ledger.quorum.write
+def _has_no_lengths(ledger: LedgerMetadata) -> bool:
+    """True if no stored batch says how many bytes the ledger has up to it."""
+    # With a stride, a batch counts bytes of entries behind it, too. In an unbounded ledger each writer counts its own (T2).
+    is_of_one_writer = (
+        ledger.fragments[0].term == ledger.last_fragment.term and not ledger.chunks and not ledger.trim_to
+    )
+    return ledger.quorum.ensemble > ledger.quorum.write or not is_of_one_writer
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

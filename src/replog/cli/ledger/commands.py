@@ -92,7 +92,7 @@ async def _metadata(client: Client, ledger_id: int) -> LedgerMetadata | None:
 def _listed(metadata: LedgerMetadata) -> dict[str, object]:
     """What the record of a ledger says, without asking its bookies."""
     found = as_json(LedgerFacts(metadata, metadata.last_entry_id))
-    return {name: value for name, value in found.items() if name not in ("size_bytes", "problem")}
+    return {name: value for name, value in found.items() if name not in ("size_bytes", "writers", "problem")}
 
 
 def _row(metadata: LedgerMetadata) -> list[object]:
@@ -148,6 +148,10 @@ def _print(facts: LedgerFacts, for_programs: bool) -> None:
     if metadata.is_unbounded:
         add_row(table, "term", f"{metadata.term}, opened in {metadata.open_term}")
         add_row(table, "trimmed before", metadata.trim_to)
+        add_row(table, "claimed by", metadata.owner)
+        for each in facts.written:
+            entries = f"entries {each.first_entry_id} to {each.last_entry_id}"
+            add_row(table, f"written in term {each.term}", ", ".join(filter(None, (entries, as_size(each.size_bytes)))))
     for fragment in metadata.fragments:
         by = f" (term {fragment.term})" if metadata.is_unbounded else ""
         add_row(table, f"from entry {fragment.first_entry_id}{by}", ", ".join(fragment.ensemble))

@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
+
 import attrs
 
 from replog.api import Client
 from replog.cli.entries import as_time
+from replog.client.ledger_reader import LedgerReader
 from replog.errors import ReplogError
 from replog.protocol.digest import ledger_key, ledger_key_check
 from replog.protocol.model import LedgerMetadata
 
+_MEASURED_MAX = 64  # writers of a ledger: each costs a read of its last batch
+
+
+@attrs.frozen
+class Written:
+    """The entries that the writer of one term wrote, and their payload bytes, if they are known."""
+
+    term: int
+    first_entry_id: int
+    last_entry_id: int
+    size_bytes: int | None = None
+
 
 @attrs.frozen
 class LedgerFacts:
-    """A ledger's record, its last entry as far as is known (-1: none, None: unknown) and its payload bytes.
+    """A ledger's record, its last entry as far as is known (-1: none, None: unknown) and what each writer wrote, in order.
 
-    `problem` says why bookies could not answer."""
+    A bounded ledger has one writer. `problem` says why something is not known."""
 
     metadata: LedgerMetadata
     last_entry_id: int | None
-    size_bytes: int | None = None
+    written: tuple[Written, ...] = ()
     problem: str | None = None
 
     @property
     def entries(self) -> int | None:
         """The number of its entries, as far as is known."""
         return None if self.last_entry_id is None else self.last_entry_id + 1 - self.metadata.trim_to
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The payload bytes of its entries; None if those of some are unknown."""
+        if (
+            self.entries is None
+            or sum(each.last_entry_id + 1 - each.first_entry_id for each in self.written) < self.entries
+        ):
+            return None
+        sizes = [each.size_bytes for each in self.written if each.size_bytes is not None]
+        return sum(sizes) if len(sizes) == len(self.written) else None
 
 
 async def last_entry_of(client: Client, ledger_id: int, password: bytes) -> int:
@@ -40,30 +67,52 @@ async def last_entry_of(client: Client, ledger_id: int, password: bytes) -> int:
 
 
 async def facts_of(client: Client, ledger_id: int, password: bytes, *, with_size: bool) -> LedgerFacts:
-    """What is known of a ledger, with its size only if `with_size`, because that costs a read.
+    """What is known of a ledger, with its sizes only if `with_size`, because that costs a read for each writer.
 
     Raises `LedgerNotFoundError`, `MetastoreError`. If bookies fail, the result says so."""
     metadata = await client.ledger_metadata(ledger_id)
     last = metadata.last_entry_id
-    size_bytes: int | None = None
     problem = None
+    written: tuple[Written, ...] = ()
     try:
         if last is None:
             last = await last_entry_of(client, ledger_id, password)
-        if with_size:
-            size_bytes = await _size_of(client, ledger_id, last, password)
+        written = tuple(_by_writer(metadata, last))
+        if with_size and len(written) > _MEASURED_MAX:
+            problem = f"it has {len(written)} writers: the sizes of more than {_MEASURED_MAX} are not asked for"
+        elif with_size and written:
+            async with client.open_ledger(ledger_id, first=written[0].first_entry_id, password=password) as reader:
+                written = tuple([await _measured(reader, each, metadata.trim_to) for each in written])
     except ReplogError as error:
         problem = str(error)
-    return LedgerFacts(metadata, last, size_bytes, problem)
+    return LedgerFacts(metadata, last, written, problem)
 
 
-async def _size_of(client: Client, ledger_id: int, last: int, password: bytes) -> int | None:
-    if last < 0:
-        return 0
-    # Each batch has the length of the ledger up to it: one read of the last one tells all.
-    async with client.open_ledger(ledger_id, first=last, password=password) as reader:
-        batch = await reader.receive_batch()
-        return None if batch is None else batch.ledger_bytes
+def _by_writer(metadata: LedgerMetadata, last_entry_id: int) -> Iterable[Written]:
+    """The entries of a ledger up to this one, in parts that one writer wrote each."""
+    firsts = [
+        (term, next(fragments).first_entry_id)
+        for term, fragments in groupby(metadata.fragments, lambda each: each.term)
+    ]
+    ends = [*(first - 1 for _, first in firsts[1:]), last_entry_id]
+    for (term, first), end in zip(firsts, ends, strict=True):
+        if first <= min(end, last_entry_id):
+            yield Written(term, first, min(end, last_entry_id))
+
+
+async def _measured(reader: LedgerReader, written: Written, trim_to: int) -> Written:
+    """With the size: each batch has the length of all that its writer wrote up to it."""
+    size_bytes, _ = await _lengths(reader, written.last_entry_id)
+    # What was trimmed of the first writer's entries is not counted.
+    before_bytes = (await _lengths(reader, trim_to))[1] if 0 < trim_to == written.first_entry_id else 0
+    return attrs.evolve(written, size_bytes=max(0, size_bytes - before_bytes))
+
+
+async def _lengths(reader: LedgerReader, entry_id: int) -> tuple[int, int]:
+    """The payload bytes that the writer of this entry wrote up to and with it, and before it."""
+    async for batch in reader.batches_between(entry_id, entry_id):
+        return batch.ledger_bytes, batch.ledger_bytes - batch.payload_bytes
+    raise AssertionError("a range that has an entry is not empty")
 
 
 def has_password(metadata: LedgerMetadata) -> bool:
@@ -97,6 +146,7 @@ def as_json(facts: LedgerFacts) -> dict[str, object]:
             }
             for each, end in zip(metadata.fragments, ends, strict=True)
         ],
+        "writers": [attrs.asdict(each) for each in facts.written],
         "gaps": [attrs.asdict(gap) for gap in metadata.gaps],
         "unbounded": metadata.is_unbounded,
         "term": metadata.term,
