@@ -3,9 +3,12 @@
 `draw_plan(seed)` makes a `Plan`, `simulate(plan)` runs it; the same plan always has the same trace.
 """
 
+from contextlib import nullcontext
+
+from tests.simulator.chunked import small_chunks
 from tests.simulator.cluster import LedgerCluster, Result
 from tests.simulator.log_cluster import LogCluster
-from tests.simulator.plan import UNBOUNDED_LOG, Plan
+from tests.simulator.plan import CHUNKS, UNBOUNDED_LOG, Plan
 from tests.simulator.scenarios import draw_plan
 from tests.simulator.terms import UnboundedCluster
 
@@ -14,5 +17,11 @@ __all__ = ["Plan", "Result", "draw_plan", "simulate"]
 
 def simulate(plan: Plan, transcript: list[str] | None = None) -> Result:
     """Runs a plan; with `transcript`, writes down all that happens."""
-    clusters = {"log": LogCluster, UNBOUNDED_LOG: LogCluster, "unbounded": UnboundedCluster}
-    return clusters.get(plan.scenario, LedgerCluster)(plan, transcript).run()
+    clusters = {
+        "log": LogCluster,
+        UNBOUNDED_LOG: LogCluster,
+        "unbounded": UnboundedCluster,
+        CHUNKS: UnboundedCluster,
+    }
+    with small_chunks() if plan.scenario == CHUNKS else nullcontext():
+        return clusters.get(plan.scenario, LedgerCluster)(plan, transcript).run()

@@ -167,7 +167,7 @@ class LedgerShell:
             written = partial(self._metadata_written, machine)
             metastore.cas(self.client, self.ledger_id, effect.expected, effect.metadata, written)
         elif isinstance(effect, ReadMetadata):
-            metastore.get(self.client, self.ledger_id, partial(self._metadata_read, machine))
+            metastore.get(self.client, self.ledger_id, partial(self._metadata_read, machine, effect.at), effect.at)
 
     def _metadata_written(
         self, machine: LedgerWriting | LedgerRecovery, outcome: Outcome, record: Any, version: int
@@ -182,12 +182,12 @@ class LedgerShell:
         self.pump()
 
     def _metadata_read(
-        self, machine: LedgerWriting | LedgerRecovery, outcome: Outcome, record: Any, version: int
+        self, machine: LedgerWriting | LedgerRecovery, at: int | None, outcome: Outcome, record: Any, version: int
     ) -> None:
         if machine.is_done:
             return
         if outcome is Outcome.UNCERTAIN:
-            self.client.after(RETRY, self.perform_metadata, machine, ReadMetadata(self.ledger_id))
+            self.client.after(RETRY, self.perform_metadata, machine, ReadMetadata(self.ledger_id, at))
             return
         if outcome is Outcome.MISSING:
             machine.metadata_missing()
@@ -342,7 +342,7 @@ class WriterShell(LedgerShell):
                 self.world.count("writer fenced" + (" with unconfirmed entries" if effect.error.unconfirmed else ""))
                 self.oracle.clients.writer_fenced(self.ledger_id, effect.error.unconfirmed, self.first, self.term)
         else:
-            self.oracle.clients.writer_closed(self.ledger_id, effect.metadata)
+            self.oracle.clients.writer_closed(self.ledger_id, self.client.metastore.chunks.whole(effect.metadata))
         if self.world.transcript is not None:
             self.world.tell(f"{self.client.name}: writer of {self.ledger_id} ended: {self.error or 'closed'}")
         if self.on_changed is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from replog.protocol.model import LedgerMetadata, LogMetadata, LogPage, PendingLedger
+from tests.simulator.chunked import Chunks
 from tests.simulator.invariants import Oracle
 from tests.simulator.plan import METASTORE
 from tests.simulator.world import Node, World
@@ -71,14 +72,15 @@ class SimulatedMetastore(Node):
     def __init__(self, world: World, oracle: Oracle) -> None:
         super().__init__(world, METASTORE)
         self.records: dict[int | str, tuple[Record, int]] = {}
+        self.chunks = Chunks(oracle.facts)
         self._oracle = oracle
         self._next_ledger_id = 1
 
     # -- what clients call -------------------------------------------------------------------------------------------
 
-    def get(self, client: Node, key: int | str, answer: Answer) -> None:
-        """Reads a record: DONE with it, MISSING, or UNCERTAIN."""
-        self._call(client, "get", key, answer, self._get, key)
+    def get(self, client: Node, key: int | str, answer: Answer, at: int | None = None) -> None:
+        """Reads a record, a ledger's with the fragment of the entry `at`: DONE with it, MISSING, or UNCERTAIN."""
+        self._call(client, "get", key, answer, self._get, key, at)
 
     def cas(self, client: Node, key: int | str, expected: int | None, record: Record, answer: Answer) -> None:
         """Replaces a record of the expected version, or creates it (None)."""
@@ -138,9 +140,12 @@ class SimulatedMetastore(Node):
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def _get(self, key: int | str) -> tuple[Outcome, Record | None, int]:
+    def _get(self, key: int | str, at: int | None) -> tuple[Outcome, Record | None, int]:
         found = self.records.get(key)
-        return (Outcome.DONE, *found) if found is not None else (Outcome.MISSING, None, 0)
+        if found is None:
+            return Outcome.MISSING, None, 0
+        record, version = found
+        return Outcome.DONE, self.chunks.loaded(record, at) if isinstance(record, LedgerMetadata) else record, version
 
     def _cas(self, key: int | str, expected: int | None, record: Record) -> tuple[Outcome, Record | None, int]:
         old = self.records.get(key)
@@ -155,9 +160,11 @@ class SimulatedMetastore(Node):
     def _put(self, key: int | str, record: Record) -> tuple[Outcome, Record, int]:
         old = self.records.get(key)
         version = 1 if old is None else old[1] + 1
-        self.records[key] = record, version
-        self._oracle.records.record_changed(key, old[0] if old is not None else None, record)
-        return Outcome.DONE, record, version
+        stored = self.chunks.written(record) if isinstance(record, LedgerMetadata) else record
+        self.records[key] = stored, version
+        new = self.chunks.whole(stored) if isinstance(stored, LedgerMetadata) else stored
+        self._oracle.records.record_changed(key, old[0] if old is not None else None, new)
+        return Outcome.DONE, stored, version
 
     def _create(self, record: LedgerMetadata) -> tuple[Outcome, Record | None, int]:
         if record.ledger_id in self.records:

@@ -15,6 +15,7 @@ from replog.protocol.quorum import Quorum
 
 MASK = (1 << 64) - 1
 UNBOUNDED_LOG = "unbounded-log"
+CHUNKS = "chunks"
 LOG_SCENARIOS = ("log", UNBOUNDED_LOG)
 REQUESTS = (
     "add",

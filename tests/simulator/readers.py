@@ -68,7 +68,8 @@ class ReaderShell:
             return
         self._polls += 1
         if self._polls % _METADATA_POLLS == 0:
-            self.client.metastore.get(self.client, self.ledger_id, partial(self._metadata_polled, machine))
+            polled = partial(self._metadata_polled, machine)
+            self.client.metastore.get(self.client, self.ledger_id, polled, machine.next_entry_id)
         machine.poll_last_add_confirmed()
         machine.read_on()
         self.pump(machine)
@@ -116,13 +117,13 @@ class ReaderShell:
             self._oracle.clients.delivered(self.client.name, self.ledger_id, first, last, effect.batches)
             self._next_entry_id = last + 1
         elif isinstance(effect, ReadMetadata):
-            self.client.metastore.get(self.client, self.ledger_id, partial(self._reread, machine))
+            self.client.metastore.get(self.client, self.ledger_id, partial(self._reread, machine, effect.at), effect.at)
         elif isinstance(effect, Failed):
             self._failed(effect)
 
-    def _reread(self, machine: LedgerReading, outcome: Outcome, record: Any, version: int) -> None:
+    def _reread(self, machine: LedgerReading, at: int | None, outcome: Outcome, record: Any, version: int) -> None:
         if machine is self.machine and outcome is Outcome.UNCERTAIN:
-            self.client.after(_RETRY, self._perform, machine, ReadMetadata(self.ledger_id))
+            self.client.after(_RETRY, self._perform, machine, ReadMetadata(self.ledger_id, at))
         else:
             if record is not None and record.fragments != machine.metadata.fragments:
                 self.world.count("reader found newer metadata")

@@ -246,7 +246,7 @@ class RecoveryShell(LedgerShell):
     def _note_recovered(self, machine: LedgerRecovery, effect: Finished) -> None:
         """It ended well."""
         truth = self.oracle.facts.ledgers[self.ledger_id]
-        ended = effect.metadata
+        ended = self.client.metastore.chunks.whole(effect.metadata)
         if truth.record.trim_to > ended.trim_to:
             # Somebody trimmed what this recovery closed before it heard of that.
             ended = attrs.evolve(ended.trimmed(truth.record.trim_to), token=truth.record.token)

@@ -10,7 +10,7 @@ import attrs
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
 from tests.simulator import steering
-from tests.simulator.plan import UNBOUNDED_LOG, Op, Plan, Rates
+from tests.simulator.plan import CHUNKS, UNBOUNDED_LOG, Op, Plan, Rates
 
 QUORUMS = (
     (3, 3, 2),
@@ -216,6 +216,21 @@ def _unbounded_ops(chance: random.Random, strategy: str, bookies: int, horizon: 
     return ops + _troubles(chance, strategy, bookies, [*clients, "w1", "w1", "m"], horizon)
 
 
+def _chunk_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -> list[Op]:
+    """As `_unbounded_ops`, with so many rolls that fragments leave the record, and trims among them."""
+    ops = _unbounded_ops(chance, strategy, bookies, horizon)
+    writers = sorted({op.node for op in ops if op.verb in ("append", "takeover")})
+    for _ in range(chance.choice((20, 40, 80))):
+        # A roll behind each append: a fragment without entries is replaced by the next one.
+        time, writer = chance.randrange(horizon), chance.choice(writers)
+        ops += [Op(time, "append", writer, ("1",)), Op(time + 120, "roll", writer)]
+    for number in range(2, chance.choice((3, 4, 5))):
+        ops.append(Op(chance.randrange(horizon), "trim", f"t{number}", (str(chance.randrange(1, 30)),)))
+    for number in range(5, chance.choice((6, 7))):
+        ops.append(Op(chance.randrange(horizon), "read", f"d{number}", ("0", "stale")))
+    return ops
+
+
 def _unbounded_log_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -> list[Op]:
     ops = _log_ops(chance, strategy, bookies, horizon)
     for number in range(1, chance.choice((2, 4, 6))):
@@ -229,5 +244,6 @@ _SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {
     "ledger": _ledger_ops,
     "log": _log_ops,
     "unbounded": _unbounded_ops,
+    CHUNKS: _chunk_ops,
     UNBOUNDED_LOG: _unbounded_log_ops,
 }

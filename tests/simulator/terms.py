@@ -86,14 +86,14 @@ class UnboundedCluster(LedgerCluster):
     def op_trim(self, op: Op) -> None:
         """A client trims the ledger before an entry, if nobody is faster."""
         client = self.client(op.node)
-        client.wake(self.metastore.get, (client, LEDGER_ID, partial(self._trim, op)))
+        client.wake(self.metastore.get, (client, LEDGER_ID, partial(self._trim, op), int(op.arguments[0])))
 
     def _trim(self, op: Op, outcome: Outcome, record: Any, version: int) -> None:
         if outcome is Outcome.DONE:
             client = self.client(op.node)
             # The oracle knows by the token who closed a ledger.
             token = record.token if record.state is LedgerState.CLOSED else client.new_nonce()
-            trimmed = attrs.evolve(record.trimmed(int(op.arguments[0])), token=token)
+            trimmed = attrs.evolve(record.trimmed(int(op.arguments[0])).packed(version), token=token)
             if trimmed.trim_to != record.trim_to:
                 self.metastore.cas(client, LEDGER_ID, version, trimmed, self._trimmed)
 

@@ -49,6 +49,18 @@ def test_no_seed_breaks_an_invariant_of_unbounded_logs() -> None:
     assert happened["log led on in its last ledger"]
 
 
+def test_no_seed_breaks_an_invariant_of_index_chunks() -> None:
+    """M4: records of two fragments, whose others are in chunks of three; rolls, trims, takeovers, readers with old records. In
+    100 a reader's record was read for an earlier entry than the one that it had asked for: an assertion failed."""
+    happened: Counter[str] = Counter()
+    for seed in (*range(20), 33, 100):
+        result = simulate(draw_plan(seed, "chunks"))
+        assert result.violation is None, f"python -m tests.simulator --scenario chunks --first {seed} --seeds 1"
+        happened.update(result.world.coverage)
+    wanted = ("record written with chunks", "chunk of level 1", "chunk of level 2", "unbounded ledger was trimmed")
+    assert [situation for situation in wanted if not happened[situation]] == []
+
+
 @pytest.mark.parametrize("mutant", TERM_MUTANTS, ids=lambda mutant: mutant.name)
 def test_known_bug_of_terms_is_found(mutant: Mutant) -> None:
     """The last of its seeds finds it; the others are not run again."""

@@ -160,7 +160,7 @@ class LedgerReading:
         if last_add_confirmed > self.last_readable and self._stage is _Stage.READING:
             self._ahead = (0, last_add_confirmed)
             self._move("a later term was heard of")
-            self._effects.append(ReadMetadata(self.metadata.ledger_id))
+            self._effects.append(ReadMetadata(self.metadata.ledger_id, self.next_entry_id))
 
     def writer_heard(self, stamp: int, last_add_confirmed: int) -> None:
         """The writer of this term says that this entry is confirmed. If the record lacks that term, it is read again first."""
@@ -172,7 +172,7 @@ class LedgerReading:
             if self._stage is _Stage.READING and (stamp, last_add_confirmed) > self._sought:
                 self._sought = (stamp, last_add_confirmed)
                 self._move("a later term was heard of")
-                self._effects.append(ReadMetadata(self.metadata.ledger_id))
+                self._effects.append(ReadMetadata(self.metadata.ledger_id, self.next_entry_id))
 
     def proven(self, proof: bytes) -> int:
         """The last add confirmed that a bookie's answer proves, or -1 if it claims nothing new. Raises
@@ -218,6 +218,8 @@ class LedgerReading:
             if rotation.asked_entry_id is not None and not rotation.waiting and not rotation.order:
                 rotation.refreshed = True
                 self._ask(rotation, rotation.asked_entry_id)
+        if self.metadata.chunks:
+            self.read_on()  # what was forgotten is asked for again
 
     def _is_older(self, metadata: LedgerMetadata) -> bool:
         """True if this record was written before the one that is known: some metastores may answer with an old one."""
@@ -232,6 +234,8 @@ class LedgerReading:
         self.metadata = metadata
         self._last_term = metadata.last_fragment.term
         self.last_add_confirmed_heard(metadata.last_fragment.first_entry_id - 1)
+        if metadata.chunks:
+            self._forget_unlisted()
         stamp, confirmed = self._ahead
         if is_qualified(stamp, metadata):
             self._ahead = (0, -1)
@@ -242,6 +246,18 @@ class LedgerReading:
                 while rotation.held and rotation.held[-1].first_entry_id > end:
                     rotation.held.pop()
                 self._go_on_behind(rotation, end)
+
+    def _forget_unlisted(self) -> None:
+        """Waits for nothing, and holds nothing, whose fragment this record has in a chunk that is not loaded: it was read for an
+        earlier entry, or for none. `read_on` has the chunk loaded first (M4)."""
+        listed = self.metadata.listed_through(self.next_entry_id)
+        for rotation in self._rotations:
+            if rotation.asked_entry_id is not None and rotation.asked_entry_id > listed:
+                rotation.asked_entry_id, rotation.waiting, rotation.order = None, 0, []
+                self._dismiss_guests(rotation)
+            if listed < self.next_entry_id:
+                rotation.held.clear()
+                self._go_on_behind(rotation, self.next_entry_id - 1)
 
     def metadata_missing(self) -> None:
         """The record is gone: somebody deleted the ledger."""
@@ -413,7 +429,7 @@ class LedgerReading:
         if not rotation.refreshed:
             if self._stage is _Stage.READING:
                 self._move("nobody has the entry")
-                self._effects.append(ReadMetadata(self.metadata.ledger_id))
+                self._effects.append(ReadMetadata(self.metadata.ledger_id, self.next_entry_id))
             return
         ledger_id, ensemble = self.metadata.ledger_id, self.metadata.fragment_of(entry_id).ensemble
         asked = ", ".join(ensemble[index] for index in self.metadata.quorum.write_set(entry_id))

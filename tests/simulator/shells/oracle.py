@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, ReplogError
+from replog.protocol.fragments import WRITER_TERM
 from replog.protocol.messages import (
     AddRequest,
     CopyRequest,
@@ -31,7 +32,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.model import Position
-from replog.protocol.proofs import claimed
+from replog.protocol.proofs import claimed, read_claim
 from replog.testing.simulating.disks import SimulatedDisk
 from tests.simulator.shells.world import JudgedWorld
 
@@ -270,13 +271,16 @@ class Copies:
     def check_published(self, request: Request) -> None:
         """What a writer publishes as confirmed must be so (W5)."""
         if isinstance(request, WriteLastAddConfirmedRequest) and request.proof:
-            self.check(request.ledger_id, claimed(request.proof))
+            # What a takeover kept has the stamp of an earlier writer.
+            self.check(request.ledger_id, claimed(request.proof), read_claim(request.proof).stamp)
 
-    def check(self, ledger_id: int, entry_id: int) -> None:
-        """An entry was confirmed: an ack quorum of bookies must have it, unless its ledger was deleted since (W2)."""
+    def check(self, ledger_id: int, entry_id: int, last_stamp: int = WRITER_TERM) -> None:
+        """An entry of this stamp or an earlier one was confirmed: an ack quorum of bookies must have it, unless its ledger was
+        deleted since (W2)."""
         if any(disk.has_dropped(ledger_id) for disk in self._disks):
             return
-        copies = sum(disk.has_entry(ledger_id, entry_id) for disk in self._disks)
+        stamps = range(WRITER_TERM, last_stamp + 1)
+        copies = max(sum(disk.has_entry(ledger_id, entry_id, stamp) for disk in self._disks) for stamp in stamps)
         if copies < self.acks.get(ledger_id, self._acks):
             self._world.violated("W2", f"entry {entry_id} of ledger {ledger_id} is confirmed, and has {copies} copies")
 

@@ -214,7 +214,7 @@ class Repairs:
 
 def _payload(host: BookieHost, ledger_id: int, entry_id: int, stamp: int) -> bytes | None:
     """The bytes of an entry on the disk of a bookie; None if it has none."""
-    if not host.disk.stores(ledger_id, entry_id):
+    if not host.disk.stores(ledger_id, entry_id, stamp):
         return None
     (found,) = MemoryStorage(host.disk.content).read(ledger_id, entry_id, stamp, 1)[:1]
     return found.payloads()[found.entry_ids.index(entry_id)]

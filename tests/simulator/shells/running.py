@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 
 import attrs
@@ -25,11 +26,13 @@ from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.network import Network
 from replog.testing.simulating.processes import BookieHost, Clients
 from replog.testing.simulating.scheduling import Livelock, run
+from tests.simulator.chunked import small_chunks
 from tests.simulator.shells.jobs import JOBS_EVERY, Jobs
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
 from tests.simulator.shells.repairs import PLACEMENT, REPAIRS, Repairs, zone
 from tests.simulator.shells.short_lived import SHORT_LIVED_LOG
+from tests.simulator.shells.terms import TERMS, Terms
 from tests.simulator.shells.weather import BURNING, FULL, Weather, drawn_strategy, loses_disks
 from tests.simulator.shells.workload import LEDGER_QUORUMS, LOG, Workload
 from tests.simulator.shells.world import PASSWORD, JudgedWorld, Violation
@@ -151,9 +154,11 @@ class _Run:
             weather.losses = Losses(network, metastore, bookies, clients, workload, weather.in_trouble)
         weather.recover = workload.recover
         jobs = Jobs(world, lambda: workload.is_stopping) if self.seed % JOBS_EVERY == JOBS_EVERY - 1 else None
-        await _storm(world, weather, workload, jobs, repairs)
+        terms = Terms(world, metastore, lambda: workload.is_stopping) if strategy == TERMS else None
+        await _storm(world, weather, workload, jobs, repairs, terms)
         if not world.violations:
-            await _judge(world, _Calm(world, clients, workload, made, jobs, weather.losses, write_quorums, repairs))
+            calm = _Calm(world, clients, workload, made, jobs, weather.losses, write_quorums, repairs, terms)
+            await _judge(world, calm)
         for bookie in made:
             await bookie.leave()
 
@@ -210,7 +215,12 @@ def _fragment_start(metastore: MetastoreServer, ledger_id: int) -> int:
 
 
 async def _storm(
-    world: JudgedWorld, weather: Weather, workload: Workload, jobs: Jobs | None, repairs: Repairs | None
+    world: JudgedWorld,
+    weather: Weather,
+    workload: Workload,
+    jobs: Jobs | None,
+    repairs: Repairs | None,
+    terms: Terms | None,
 ) -> None:
     """Everybody acts while the weather is bad, then comes to an end."""
     async with trio.open_nursery() as nursery:
@@ -240,6 +250,16 @@ async def _storm(
         if repairs is not None:
             nursery.start_soon(repairs.replace, lambda: workload.is_stopping)
             for role, act in (("repairer", repairs.repair), ("repairer", repairs.repair), ("drainer", repairs.drain)):
+                nursery.start_soon(workload.play, role, act)
+        if terms is not None:
+            for role, act in (
+                ("term's writer", terms.write),
+                ("term's writer", terms.write),
+                ("term's follower", terms.follow),
+                ("term's reader", terms.look),
+                ("trimmer", terms.trim),
+                ("mender", terms.mend),
+            ):
                 nursery.start_soon(workload.play, role, act)
         nursery.cancel_scope.deadline = trio.current_time() + _STORM_S + _ENDING_MAX_S
         await weather.run(_STORM_S)
@@ -277,7 +297,9 @@ class _Calm:
         losses: Losses | None,
         write_quorums: WriteQuorums,
         repairs: Repairs | None,
+        terms: Terms | None,
     ) -> None:
+        self._terms = terms
         self._write_quorums = write_quorums
         self._repairs = repairs
         self._jobs = jobs
@@ -298,6 +320,8 @@ class _Calm:
         async with self._clients.client("judge") as (client, _):
             await self._judge_log(client)
             await self._judge_ledgers(client)
+            if self._terms is not None:
+                await self._terms.judge(client)
             await self._judge_write_quorums(client)
             if self._repairs is not None:
                 await self._repairs.judge(client)
@@ -349,6 +373,8 @@ class _Calm:
         for name in (LOG, SHORT_LIVED_LOG):
             await client.sweep_log(name)
         known = {oracle.ledger_id for oracle in self._workload.ledgers}
+        if self._terms is not None and self._terms.ledger_id is not None:
+            known.add(self._terms.ledger_id)
         for name in await client.logs():
             known.update(segment.ledger_id for segment in await client.log_segments(name))
         for ledger_id in await client.ledgers():
@@ -391,7 +417,8 @@ def simulate_shells(seed: int, transcript: list[str] | None = None, strategy: st
     """Runs a seed; with `transcript`, writes down all that happens. `strategy` is one of `STRATEGIES`, in place of what
     the seed says. Not to be called inside of a trio run."""
     one = _Run(seed, transcript, strategy)
-    ended = outcome.capture(run, seed, one.main)
+    with small_chunks() if strategy == TERMS else nullcontext():
+        ended = outcome.capture(run, seed, one.main)
     world = one.world
     assert world is not None
     if isinstance(ended, outcome.Error):

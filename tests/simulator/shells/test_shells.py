@@ -12,6 +12,7 @@ from tests.simulator.__main__ import main
 from tests.simulator.shells import ShellResult, simulate_shells
 from tests.simulator.shells.command import missing
 from tests.simulator.shells.repairs import REPAIRS
+from tests.simulator.shells.terms import TERMS
 from tests.simulator.shells.weather import FULL, STRATEGIES
 
 RARE = 22  # a seed whose metastore loses answers
@@ -19,6 +20,7 @@ SEEDS = int(os.environ.get("SHELL_SEEDS", "2"))  # more of them, to look for mor
 SEEDS_LONG = max(12, SEEDS)  # in the long lane: every strategy has its turn
 DOUBTING = 26  # a seed in which a bookie in doubt refuses an add
 SHORT = 9  # a seed that is soon over
+TERMS_SEED = 1  # a seed whose ledger outgrows its record
 LOSSY = 20  # a seed in which single requests and answers are lost: few have that
 
 
@@ -62,6 +64,25 @@ def test_repairs_make_every_copy_again(seed: int) -> None:
     )
     assert result.coverage["entry on its whole write set"]
     assert result.coverage["second bookie declared lost"]
+
+
+def test_terms_and_chunks_lose_nothing() -> None:
+    """M4, T2: a ledger is taken over, rolled, trimmed, followed and repaired while its fragments leave the record."""
+    result = simulate_shells(TERMS_SEED, strategy=TERMS)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy terms --first {TERMS_SEED} --seeds 1 --trace"
+    )
+    assert result.coverage["fragments left the record for chunks"]
+    assert result.coverage["unbounded ledger trimmed"]
+
+
+@pytest.mark.long(is_sampled=False)
+@pytest.mark.parametrize("seed", range(8))
+def test_terms_and_chunks_of_more_seeds_lose_nothing(seed: int) -> None:
+    result = simulate_shells(seed, strategy=TERMS)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy terms --first {seed} --seeds 1 --trace"
+    )
 
 
 @pytest.mark.long(is_sampled=False)

@@ -87,7 +87,7 @@ class WriteQuorums:
             for entry_id in range(fragment.first_entry_id, fragment.last_entry_id + 1):
                 for index in metadata.quorum.write_set(entry_id):
                     bookie = self._bookies[fragment.ensemble[index]]
-                    if not bookie.disk.stores(ledger_id, entry_id):
+                    if not bookie.disk.stores(ledger_id, entry_id, fragment.term):
                         what = f"{bookie.name} lacks entry {entry_id} of ledger {ledger_id}"
                         self._world.violated("W8", f"{what}, whose write quorum is guaranteed: {metadata}")
 
@@ -112,13 +112,14 @@ class WriteQuorums:
         process, closed_s = closer
         sender = self._senders.get((process, metadata.ledger_id), _Sender())
         first = sender.written_back if sender.is_recovery else 0
-        for entry_id in range(metadata.last_entry_id + 1 if first is None else first, metadata.last_entry_id + 1):
+        first = metadata.last_entry_id + 1 if first is None else max(first, metadata.trim_to)
+        for entry_id in range(first, metadata.last_entry_id + 1):
             fragment, lacking = metadata.fragment_of(entry_id), metadata.lacking(entry_id)
             for index in metadata.quorum.write_set(entry_id):
                 bookie = self._bookies[fragment.ensemble[index]]
                 entry = metadata.ledger_id, entry_id
                 # A member that dropped it as another's is a violation of F5, so `has_entry` would not do.
-                if bookie.is_gone or entry in bookie.disk.forgotten or bookie.disk.stores(*entry):
+                if bookie.is_gone or entry in bookie.disk.forgotten or bookie.disk.stores(*entry, fragment.term):
                     self._world.count("entry on its write set")
                 elif index in lacking:
                     self._world.count("a gap says that a bookie lacks an entry")

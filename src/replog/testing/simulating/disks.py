@@ -134,19 +134,19 @@ class SimulatedDisk:
         """True if this ledger was deleted on this disk."""
         return ledger_id in self.content.deleted
 
-    def has_entry(self, ledger_id: int, entry_id: int) -> bool:
+    def has_entry(self, ledger_id: int, entry_id: int, stamp: int = WRITER_TERM) -> bool:
         """True if an entry is durable, or was durable until the disk lost it."""
         return (
             (ledger_id, entry_id) in self.forgotten
-            or self._is_dropped(ledger_id, entry_id, WRITER_TERM)
-            or self.stores(ledger_id, entry_id)
+            or self._is_dropped(ledger_id, entry_id, stamp)
+            or self.stores(ledger_id, entry_id, stamp)
         )
 
-    def stores(self, ledger_id: int, entry_id: int) -> bool:
+    def stores(self, ledger_id: int, entry_id: int, stamp: int = WRITER_TERM) -> bool:
         """True if an entry is durable."""
-        if self._is_dropped(ledger_id, entry_id, WRITER_TERM):
+        if self._is_dropped(ledger_id, entry_id, stamp):
             return False
-        return bool(MemoryStorage(self.content).read(ledger_id, entry_id, WRITER_TERM, 1))
+        return bool(MemoryStorage(self.content).read(ledger_id, entry_id, stamp, 1))
 
     def marks(self, ledger_id: int) -> Marks | None:
         """The durable marks of a ledger."""
