@@ -4,23 +4,31 @@ A record keeps two fragments here, and a chunk has three items, so that few roll
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import attrs
 import pytest
 import trio
 import trio.testing
 
 import replog
+from replog.abc import Versioned
 from replog.config import ClientOptions
-from replog.errors import LedgerTrimmedError, MetastoreCorruptError
+from replog.errors import LedgerTrimmedError, MetastoreCorruptError, VersionConflictError
+from replog.metastores.memory import MemoryMetastore
 from replog.protocol import chunks as index
 from replog.protocol.chunks import new_chunks
+from replog.protocol.gaps import Gap
 from replog.protocol.model import Durability, LedgerMetadata, LedgerState
 from replog.protocol.releasing import ForeignRange
-from replog.records.chunks import encode_chunk
+from replog.records.chunks import encode_chunk, read_whole_ledger
 from replog.records.ledgers import decode_ledger
 from replog.records.paths import CHUNKS_KEY, chunk_key_path, ledger_key_path
 from replog.testing import Fault
-from tests.kit import Bookie, Cluster, cluster, read_ledger
+from tests.kit import Bookie, Cluster, read_ledger
+from tests.kit import cluster as unwatched_cluster
+from tests.named_chunks import NamedChunks
 
 SMALL = ClientOptions(write_quorum_timeout_s=20.0)
 ROLLS = 20
@@ -30,6 +38,19 @@ ROLLS = 20
 def small_chunks(monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock) -> None:
     monkeypatch.setattr(index, "HEAD_FRAGMENTS", 2)
     monkeypatch.setattr(index, "CHUNK_ITEMS", 3)
+
+
+@asynccontextmanager
+async def cluster(bookies: int) -> AsyncIterator[Cluster]:
+    """A cluster whose chunks are looked at whenever a key of its metastore changes."""
+    problems: list[str] = []
+    async with unwatched_cluster(bookies) as world:
+        inner = world.metastore.inner
+        assert isinstance(inner, MemoryMetastore)
+        watched = NamedChunks(inner, problems.append)
+        yield world
+        assert problems == []
+        assert watched.created
 
 
 async def rolled(client: replog.Client, count: int = ROLLS, **options: object) -> int:
@@ -183,6 +204,21 @@ async def test_bookies_drop_what_was_trimmed_of_a_chunked_ledger() -> None:
         assert await read_ledger(client, ledger_id) == numbers(ROLLS, 7)
 
 
+async def test_bookie_drops_what_moved_away_of_fragments_in_chunks() -> None:
+    """F5: a bookie that looks at the head only would keep it permanently."""
+    async with cluster(4) as world, world.client() as client:
+        ledger_id = await rolled(client)
+        (leaving,) = world.named([(await client.ledger_metadata(ledger_id)).fragments[0].ensemble[0]])
+        await client.drain_bookie(leaving.bookie_id)
+        await client.repair()
+        last = (await client.ledger_metadata(ledger_id)).last_fragment.first_entry_id
+        assert len(held(leaving, ledger_id)) > 3
+        assert leaving.served is not None
+        await leaving.served.collect_garbage()
+        assert [each for each in held(leaving, ledger_id) if each < last] == []
+        assert await read_ledger(client, ledger_id) == numbers(ROLLS)
+
+
 async def test_write_quorum_is_waited_for_in_fragments_of_chunks() -> None:
     """W8: closes that failed left fragments short, and these are in chunks by the time a takeover completes the ledger."""
     async with cluster(3) as world, world.client(SMALL) as client:
@@ -271,8 +307,45 @@ async def test_chunks_of_a_ledger_that_is_gone_are_deleted() -> None:
         assert await names(world, ledger_id) == []
 
 
-async def test_missing_chunk_is_named_and_nothing_is_guessed() -> None:
+async def test_record_is_read_again_when_a_trim_deletes_a_chunk_that_it_named() -> None:
     async with cluster(3) as world, world.client() as client:
+        ledger_id = await rolled(client)
+        trimmed: list[int] = []
+
+        async def get(key: str) -> Versioned:
+            if key.startswith(CHUNKS_KEY) and not trimmed:
+                trimmed.append(await client.trim_ledger(ledger_id, before=ROLLS))
+            return await world.metastore.get(key)
+
+        metadata, found = await read_whole_ledger(get, ledger_id)
+        assert metadata.trim_to == trimmed[0] == ROLLS
+        assert found == await world.metastore.get(ledger_key_path(ledger_id))
+
+
+async def test_two_changes_upon_one_version_share_no_chunk() -> None:
+    """M1: the one that loses its compare-and-set has written its chunks, and the record must not name them."""
+    async with cluster(3) as world, world.client() as client:
+        ledger_id = await rolled(client)
+        records = client._ledgers.records
+        (one, version), (other, _) = await records.get_head(ledger_id, at=4), await records.get_head(ledger_id, at=4)
+
+        def with_gap(metadata: LedgerMetadata, index: int) -> LedgerMetadata:
+            return metadata.with_gaps([*metadata.gaps, Gap(index, 4, 4)])
+
+        lost = with_gap(other, 1).packed(version)
+        for chunk in new_chunks(lost.chunks):
+            assert chunk.contents is not None
+            await records.create_key(chunk_key_path(ledger_id, chunk.name), encode_chunk(chunk.contents))
+        await records.put(with_gap(one, 0), version)
+        with pytest.raises(VersionConflictError):
+            await records.put(lost, version)
+        assert (await client.ledger_metadata(ledger_id)).gaps == (Gap(0, 4, 4),)
+        await client._ledgers.records.delete_unnamed_chunks()
+        await check_named(world, client, ledger_id)
+
+
+async def test_missing_chunk_is_named_and_nothing_is_guessed() -> None:
+    async with unwatched_cluster(3) as world, world.client() as client:
         ledger_id = await rolled(client)
         victim = (await head(world, ledger_id)).chunks[0]
         await world.metastore.delete(chunk_key_path(ledger_id, victim.name))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.mutation import bookie, client, filling, log, machine, protocol, repairing, storages
+from tests.mutation import bookie, chunks, client, filling, log, machine, protocol, repairing, storages
 from tests.mutation.table import SourceMutant
 
 SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
     "protocol": protocol.MUTANTS,
     "client": client.MUTANTS,
+    "chunks": chunks.MUTANTS,
     "log": log.MUTANTS,
     "machine": machine.MUTANTS,
     "bookie": bookie.MUTANTS,

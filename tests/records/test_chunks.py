@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from replog.errors import MetastoreCorruptError
 from replog.protocol import chunks as index
 from replog.protocol.chunks import Chunk, ChunkContents, is_packed, new_chunks
+from replog.protocol.copies import fixed_fragments
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
@@ -174,6 +175,16 @@ def test_record_that_skips_entries_between_chunks_is_refused() -> None:
         damaged = encode_ledger(attrs.evolve(head, chunks=chunks))
         with pytest.raises(MetastoreCorruptError, match=r"chunks|fragments"):
             decode_ledger(ledger_key_path(7), damaged)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_fixed_fragment_ends_before_a_chunk_that_is_not_loaded() -> None:
+    """F2: a filler takes one loaded fragment, and must not ask its bookies for entries of the next ones."""
+    store = Store(unbounded([Fragment(number, ("a", "b"), 1) for number in range(20)]))
+    for entry_id in range(18):
+        found = {each.first_entry_id: each.last_entry_id for each in fixed_fragments(store.at(entry_id))}
+        assert found[entry_id] == entry_id
+        assert all(first == last for first, last in found.items())
 
 
 @pytest.mark.usefixtures("small_chunks")
