@@ -2,7 +2,7 @@
 
 from tests.mutation.table import SourceMutant
 
-_FIRST = ("tests/client/test_chunks.py", "tests/records/test_chunks.py")
+_FIRST = ("tests/client/test_chunks.py", "tests/records/test_chunks.py", "tests/protocol/test_reading_chunks.py")
 _THEN = ("tests/client", "tests/log/test_unbounded_logs.py")
 
 
