@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Protocol
 
 import attrs
@@ -13,6 +12,7 @@ import trio
 from replog.bookie.maintenance import Maintenance
 from replog.errors import MetastoreError, StorageError
 from replog.protocol.messages import AdminCommand, Status
+from replog.runtime.installed import replog_version
 from replog.runtime.latencies import LatencyHistogram
 
 # A frame of the wire has a limit, and a bookie may have millions of damaged batches.
@@ -36,12 +36,14 @@ class Administration:
     def __init__(self, bookie: _Looked, maintenance: Maintenance) -> None:
         self._bookie = bookie
         self._maintenance = maintenance
-        self._version = version("replog")
 
     async def perform(self, command: AdminCommand) -> tuple[Status, str]:
         """The status and the JSON object to answer with; with UNKNOWN what went wrong."""
         if command is AdminCommand.UNKNOWN:
-            return Status.BAD_REQUEST, f"this bookie, of replog {self._version}, does not know what that is: upgrade it"
+            return (
+                Status.BAD_REQUEST,
+                f"this bookie, of replog {replog_version()}, does not know what that is: upgrade it",
+            )
         try:
             return Status.OK, json.dumps(await self._perform(command), ensure_ascii=False)
         except (MetastoreError, StorageError, trio.ClosedResourceError) as error:
@@ -64,6 +66,6 @@ class Administration:
         await trio.lowlevel.checkpoint()
         return {
             **self._bookie.statistics(),
-            "version": self._version,
+            "version": replog_version(),
             "latencies": {name: each.to_json() for name, each in self._bookie.latencies().items()},
         }

@@ -11,6 +11,7 @@ import typer
 
 from replog.cli.output import AsJSON, add_row, emit, new_table, print_json, print_table
 from replog.registry import DISABLED_VARIABLE, Registry
+from replog.runtime.installed import replog_version
 
 
 @attrs.frozen
@@ -72,7 +73,7 @@ def _print_for_people(registry: Registry, rows: list[_Row]) -> None:
 
 def version(as_json: AsJSON = False) -> None:
     """Print the versions of replog, Python and trio."""
-    found = {"replog": version_of("replog"), "python": platform.python_version(), "trio": version_of("trio")}
+    found = {"replog": replog_version(), "python": platform.python_version(), "trio": version_of("trio")}
     if as_json:
         print_json(found)
     else:

@@ -7,7 +7,6 @@ counts comes out too, as a gauge, since nobody here knows whether it only grows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import version
 
 import trio
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -15,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from replog.bookie.serving import ServedBookie
 from replog.errors import StorageError
+from replog.runtime.installed import replog_version
 from replog.runtime.latencies import LatencyHistogram
 
 PREFIX = "replog_bookie_"
@@ -117,7 +117,7 @@ def collect(bookies: Iterable[ServedBookie]) -> Iterator[Metric]:
     latencies: dict[str, dict[str, LatencyHistogram]] = {}
     for each in served:
         bookie_id = each.server.bookie_id
-        info.add_metric([bookie_id], {"version": version("replog")})
+        info.add_metric([bookie_id], {"version": replog_version()})
         failed.add_metric([bookie_id], float(each.server.failure is not None))
         for name, value in _statistics(each).items():
             if name == "storage_failed":

@@ -8,6 +8,7 @@ from importlib.metadata import version as version_of
 
 from replog.errors import PluginConflictError
 from replog.hookspecs import PROJECT_NAME
+from replog.runtime.installed import replog_version
 
 
 def load(found: EntryPoint) -> object:
@@ -30,17 +31,10 @@ def _advice(found: EntryPoint, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and module and f"{found.module}.".startswith(f"{module}."):
         return ". Its installation is incomplete: install it again"
     if module.split(".")[0] == PROJECT_NAME or isinstance(error, TypeError):
-        return f". It may be made for another replog than {_version()}{asking}"
+        return f". It may be made for another replog than {replog_version()}{asking}"
     if isinstance(error, ModuleNotFoundError) and module:
         return f". Install the package that has the module {module!r}{asking}"
     return ""
-
-
-def _version() -> str:
-    try:
-        return version_of(PROJECT_NAME)
-    except PackageNotFoundError:
-        return "this one"
 
 
 def is_installed(extra: str) -> bool:

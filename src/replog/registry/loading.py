@@ -6,7 +6,6 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 import pluggy
@@ -17,8 +16,7 @@ from replog.hookspecs import PROJECT_NAME
 from replog.registry.importing import load
 from replog.registry.plugin_errors import DISABLED_VARIABLE as DISABLED_VARIABLE
 from replog.registry.plugin_errors import PluginFault, refused
-
-ENTRY_POINT_GROUP = "replog"
+from replog.runtime.installed import installed_plugins
 
 # Name of the plugin, its module, and the extra of replog that it needs, if any.
 _BUILTINS = (
@@ -70,7 +68,7 @@ class LoadedPlugins:
 
     def load_installed(self) -> None:
         """Loads the plugins that installed packages name as entry points."""
-        for found in entry_points(group=ENTRY_POINT_GROUP):
+        for found in installed_plugins():
             origin = f"{found.dist.name} {found.dist.version}" if found.dist else "an unknown package"
             self.load(found.name, lambda found=found: load(found), origin)  # type: ignore[misc]
 

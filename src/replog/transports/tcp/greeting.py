@@ -12,15 +12,14 @@ certificate of the TLS session: what was recorded proves nothing in another conn
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import secrets
-from importlib.metadata import PackageNotFoundError, version
 
 from replog.abc import Authenticator, Identity, Peer
 from replog.errors import AuthenticationError, BookieRefusedError, RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.wire import Frame, FrameSplitter, Greeting, Hello, Prove, Ready, Refuse, Welcome
+from replog.runtime.installed import replog_version
 from replog.transports.tcp.refusals import RefusedPeerError, SilentPeerError, looks_like_tls, printable
 from replog.transports.tcp.stream import Stream
 
@@ -169,10 +168,6 @@ class BookieGreeter(Greeter):
             raise RefusedPeerError(f"{asked}: mend the client's option `authentication`")
 
 
-@functools.cache
 def software() -> str:
     """What this side is, for the logs of the other one."""
-    try:
-        return f"replog {version('replog')}"
-    except PackageNotFoundError:
-        return "replog"
+    return f"replog {replog_version()}"
