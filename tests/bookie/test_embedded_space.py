@@ -115,6 +115,7 @@ async def test_a_writer_changes_ensemble_and_a_reader_goes_on(
         assert [each.bookie_id for each in disks.events if isinstance(each, StorageFailed)] == [full.bookie_id]
 
 
+@pytest.mark.slow
 async def test_a_log_moves_between_full_disks_until_it_is_trimmed(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

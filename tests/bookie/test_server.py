@@ -423,6 +423,7 @@ async def test_fences_are_taken_when_adds_fill_the_queue() -> None:
         assert served.server.statistics()["queued_bytes"] == 0
 
 
+@pytest.mark.slow
 async def test_machines_of_idle_ledgers_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_LEDGERS_MAX", 4096)
     async with serving(is_instant=True) as served:

@@ -297,6 +297,7 @@ async def test_w7_a_ledger_created_without_a_bookie_records_it_at_once(
             assert (await client.recover_ledger(writer.ledger_id)).gaps == (Gap(gap.index, 0, 1),)
 
 
+@pytest.mark.slow
 async def test_c7_many_ledgers_look_for_a_missing_bookie_together(autojump_clock: trio.testing.MockClock) -> None:
     """A hundred writers that each asked the metastore would be a load that grows with an outage."""
     async with cluster(3) as world, world.client(QUICK) as client:

@@ -96,6 +96,7 @@ async def test_damage_and_doubt_make_an_audit_ask_again(autojump_clock: trio.tes
         assert asked(world) == set()
 
 
+@pytest.mark.slow
 async def test_doubt_that_healed_between_two_audits_is_seen(autojump_clock: trio.testing.MockClock) -> None:
     """The bookie vouches again, with the fences that it made. But the entries that it lost are missing."""
     async with cluster(3) as world, world.client(QUICK) as client:

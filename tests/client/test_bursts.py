@@ -161,6 +161,7 @@ async def test_writer_publishes_little_after_follower_has_left(autojump_clock: t
         assert published(world) == before
 
 
+@pytest.mark.slow
 async def test_follower_that_waits_in_vain_makes_nobody_publish(autojump_clock: trio.testing.MockClock) -> None:
     async with followed_log(Quorum(3, 3, 2)) as (world, log, reader), trio.open_nursery() as nursery:
         follower = Follower(reader)

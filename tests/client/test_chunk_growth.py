@@ -61,6 +61,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Cost]]:
     return {length: trio.run(costs_of, length, directory / str(length)) for length in LENGTHS}
 
 
+@pytest.mark.slow
 def test_no_operation_grows_with_the_ledger(table: dict[int, list[Cost]]) -> None:
     for few, many in zip(table[1_000], table[100_000], strict=True):
         assert many.calls <= few.calls + 6, "a chunk is read, written and deleted on each of the two levels in between"

@@ -356,6 +356,7 @@ async def test_missing_chunk_is_named_and_nothing_is_guessed() -> None:
             assert await writer.append(b"on") == ROLLS, "the end of the ledger needs no old fragment"
 
 
+@pytest.mark.slow
 async def test_trims_rolls_and_fillings_at_once_keep_the_record_whole() -> None:
     async with cluster(6) as world, world.client() as client, world.client() as other, world.client() as third:
         async with client.create_ledger(unbounded=True) as writer:

@@ -54,6 +54,7 @@ def deliveries(draw: st.DrawFn) -> tuple[Delivered, list[Entry]]:
 
 
 @given(deliveries())
+@pytest.mark.slow
 def test_they_are_handed_out_in_the_order_of_their_ids(given: tuple[Delivered, list[Entry]]) -> None:
     delivered, expected = given
     batch = EntryBatch(delivered)

@@ -308,6 +308,7 @@ async def test_a_bookie_that_moved_is_found_again(patient_clock: trio.testing.Mo
 # -- bookies that are gone ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_readers_do_not_storm_a_dead_bookie(autojump_clock: trio.testing.MockClock) -> None:
     """Twenty readers that ask all the time: the bookie and the metastore hear from them about once a second."""
     async with place() as here, here.announced("a", ("memory", "it")):

@@ -422,6 +422,7 @@ async def test_a_closed_reader_says_so(autojump_clock: trio.testing.MockClock) -
             reader.batches()
 
 
+@pytest.mark.slow
 async def test_a_reader_that_takes_nothing_is_sent_nothing_more(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -15,6 +15,7 @@ STALL_MAX_S = 1.0
 
 
 @pytest.mark.parametrize("bookies", [3, 4])
+@pytest.mark.slow
 async def test_no_writer_stalls_while_bookies_are_restarted_in_turn(
     bookies: int, autojump_clock: trio.testing.MockClock
 ) -> None:

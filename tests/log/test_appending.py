@@ -94,6 +94,7 @@ async def test_an_idle_deposed_leader_learns_it_at_its_roll_or_close(
         )
 
 
+@pytest.mark.slow
 async def test_two_jobs_and_leaders_at_once_lose_nothing(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         client._logs.page_segments = other._logs.page_segments = 2
@@ -388,6 +389,7 @@ async def test_bad_arguments(arguments: dict[str, Any], problem: str, autojump_c
         assert await client.logs() == []
 
 
+@pytest.mark.slow
 async def test_thousands_of_ledgers_go_to_pages_up_to_a_limit(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,6 +253,7 @@ async def test_custom_metadata_is_text(autojump_clock: trio.testing.MockClock) -
         await until(lambda: True)
 
 
+@pytest.mark.slow
 async def test_a_metastore_that_loses_every_answer_ends_every_call(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         with pytest.raises(MetastoreError):

@@ -55,6 +55,7 @@ async def test_compaction_keeps_the_last_value_of_each_key(autojump_clock: trio.
     ),
     st.integers(1, 400),
 )
+@pytest.mark.slow
 def test_compaction_agrees_with_a_dictionary(rows: list[Row], roll_bytes: int) -> None:
     async def main() -> None:
         async with cluster() as world, world.client(ClientOptions(roll_bytes=roll_bytes)) as client:

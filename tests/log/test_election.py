@@ -260,6 +260,7 @@ async def test_a_leader_without_metastore_leads_until_another_does(
         assert await read_log(other) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 async def test_a_candidate_waits_on_while_the_metastore_is_away(autojump_clock: trio.testing.MockClock) -> None:
     plain = Plain()
     turn = trio.Event()

@@ -21,6 +21,7 @@ from replog.protocol.messages import (
 from replog.protocol.quorum import Quorum
 from replog.testing import FaultyMetastore
 from tests.kit import Cluster, cluster, settle
+from tests.lanes.seeds import seeds
 
 
 async def test_news_that_this_client_knows_already_are_not_waited_for(tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ async def test_without_followers_nothing_is_published_but_when_idle(autojump_clo
         assert requests(world, WriteLastAddConfirmedRequest) == before
 
 
+@pytest.mark.slow
 async def test_steady_appends_inform_followers_by_themselves(autojump_clock: trio.testing.MockClock) -> None:
     async with followed_log() as (world, log, reader), trio.open_nursery() as nursery:
 
@@ -119,6 +121,7 @@ async def test_steady_appends_inform_followers_by_themselves(autojump_clock: tri
         assert requests(world, WriteLastAddConfirmedRequest) <= 30
 
 
+@pytest.mark.slow
 async def test_a_busy_follower_does_not_ask_the_metastore(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -143,6 +146,7 @@ async def test_a_busy_follower_does_not_ask_the_metastore(
             assert len(gets) - before <= 4
 
 
+@pytest.mark.slow
 async def test_a_follower_has_one_long_poll_at_each_bookie(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -157,7 +161,7 @@ async def test_a_follower_has_one_long_poll_at_each_bookie(
         assert max(polls) < 700
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, few=3))
 async def test_a_follower_sees_each_entry_once_under_faults(autojump_clock: trio.testing.MockClock, seed: int) -> None:
     """Bookies that lag, are silent, come back and are replaced; the reader is cancelled now and then."""
     chance = Random(seed)

@@ -136,6 +136,7 @@ def table(tmp_path_factory: pytest.TempPathFactory, is_long: bool) -> dict[int, 
 
 
 @pytest.mark.sized
+@pytest.mark.slow
 def test_no_operation_costs_more_in_a_longer_log(table: dict[int, list[Cost]]) -> None:
     for thousand, many in zip(table[1_000], table[10_000], strict=True):
         assert many.calls <= thousand.calls

@@ -205,6 +205,7 @@ async def test_no_ledger_is_left_when_a_job_is_cut_short(autojump_clock: trio.te
     raise AssertionError("it never came to its end")
 
 
+@pytest.mark.slow
 async def test_trimming_amid_a_roll_deletes_nothing_that_the_log_names(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

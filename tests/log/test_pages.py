@@ -258,6 +258,7 @@ async def test_trims_of_pages_at_the_same_time(autojump_clock: trio.testing.Mock
         assert await world.metastore.children(PAGES) == ["6"], "that of 12 and 13"
 
 
+@pytest.mark.slow
 async def test_many_ledgers_are_trimmed_at_once_and_resumably(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -295,6 +295,7 @@ async def test_a_follower_raises_when_its_log_is_deleted(autojump_clock: trio.te
 
 
 @pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.slow
 async def test_a_follower_sees_entries_soon_across_rolls_and_takeovers(
     beside: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -355,6 +356,7 @@ async def test_waits_that_are_cancelled_again_and_again_lose_nothing(
         assert found == numbers(59)
 
 
+@pytest.mark.slow
 async def test_many_followers_and_readers_see_the_same(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(5) as world, world.client(ClientOptions(roll_entries=30), replog.Quorum(5, 3, 2)) as client:
         followed: list[list[bytes]] = [[] for _ in range(5)]
@@ -382,6 +384,7 @@ async def test_many_followers_and_readers_see_the_same(autojump_clock: trio.test
         assert all(found == numbers(99) for found in followed)
 
 
+@pytest.mark.slow
 async def test_a_follower_waits_without_asking_all_the_time(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
         async with client.write_log("log") as log, other.read_log("log", follow=True) as reader:

@@ -102,6 +102,7 @@ async def write_segments(log: replog.LogWriter, count: int) -> None:
         await log.roll()
 
 
+@pytest.mark.slow
 async def test_writer_keeps_to_the_retention(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster() as world, world.client() as client:
         async with client.write_log("log", retention=Retention(size_bytes=30)) as log:
@@ -127,6 +128,7 @@ async def test_writer_keeps_to_the_retention(caplog: pytest.LogCaptureFixture) -
             assert await first_segment(client) == 18
 
 
+@pytest.mark.slow
 async def test_writer_goes_on_when_its_retention_fails(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         async with client.write_log("log", retention=Retention(size_bytes=0)) as log:

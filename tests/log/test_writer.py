@@ -184,6 +184,7 @@ async def test_a_deposed_leader_confirms_nothing_after_the_takeover(
         assert len(served_at) == 6
 
 
+@pytest.mark.slow
 async def test_two_who_keep_taking_over_both_get_their_turn(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world:
         for bookie in world.bookies:
@@ -483,6 +484,7 @@ async def test_a_roll_without_metastore_is_made_up_and_appends_go_on(
         assert numbers_found == sorted(set(numbers_found))
 
 
+@pytest.mark.slow
 async def test_a_leader_deposed_during_a_roll_confirms_nothing_more(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -524,6 +526,7 @@ async def test_a_leader_deposed_during_a_roll_confirms_nothing_more(
             assert set(confirmed) <= found
 
 
+@pytest.mark.slow
 async def test_trims_by_others_do_not_disturb_a_roll(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
         async with client.write_log("log") as log, trio.open_nursery() as nursery:
@@ -662,6 +665,7 @@ async def test_a_lost_roll_reports_no_fenced_writer(
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_log_that_is_rolled_and_trimmed_keeps_nothing(autojump_clock: trio.testing.MockClock) -> None:
     options = ClientOptions(roll_entries=500, in_flight_bytes_max=10_000, batch_bytes_max=1000)
     async with cluster(1) as world, world.client(options, ONE) as client:

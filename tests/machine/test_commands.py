@@ -62,6 +62,7 @@ def sent(function: Any, *args: Any, **kwargs: Any) -> list[Any]:
 
 
 @given(st.integers(), st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False)))
+@pytest.mark.slow
 def test_arguments_arrive_equal(number: int, name: str, prices: list[float]) -> None:
     item = Item(name, tuple(prices))
     assert sent(Shop.put, number, item) == [number, item, Colour.RED, None]

@@ -120,6 +120,7 @@ async def test_next_member_leads_when_the_leader_leaves() -> None:
             assert counters.status.leads_from is not None
 
 
+@pytest.mark.slow
 async def test_deposed_leader_repeats_its_commands_at_the_next_one() -> None:
     """Another client takes the log over in the middle: what was under way is applied once. The leader says that it was deposed:
     nobody waits for its silence."""
@@ -367,6 +368,7 @@ async def test_leader_refuses_to_end_what_are_no_sessions() -> None:
         assert await counters.add("visits") == 1
 
 
+@pytest.mark.slow
 async def test_calls_without_a_session_time_out_together() -> None:
     async with cluster(1) as made:
         made.bookies[0].wire.is_deaf = True

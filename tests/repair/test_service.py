@@ -39,6 +39,7 @@ async def repairing(client: Client, reports: list[AuditReport] | None = None) ->
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_bookie_that_is_away_is_replaced_after_the_delay(autojump_clock: trio.testing.MockClock) -> None:
     """A restart costs nothing: a bookie that is back in time keeps its place."""
     async with cluster(4) as world, world.client(QUICK) as client, repairing(client):
@@ -128,6 +129,7 @@ async def test_lost_bookie_cuts_a_slow_filling(autojump_clock: trio.testing.Mock
             assert await read_ledger(client, ledger_id) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.slow
 async def test_bookies_with_repair_auto_replace_a_lost_one() -> None:
     """Three bookies repair without an operator; each reports what it has done."""
     auto = BookieOptions(storage="memory", repair="auto", repair_interval_s=60.0)

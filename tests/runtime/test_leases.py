@@ -23,6 +23,7 @@ from replog.errors import (
 from replog.runtime import leases
 from replog.runtime.keys import Versioned
 from replog.testing import Fault
+from tests.lanes.seeds import seeds
 from tests.plain_metastore import FaultyPlainMetastore, PlainMap, PlainMetastore
 
 LEASE_S = 8.0
@@ -347,6 +348,7 @@ async def test_memory_is_bounded(one: PlainMetastore, monkeypatch: pytest.Monkey
 # -- elections ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_one_leads_at_a_time_and_everybody_in_turn(shared: PlainMap, autojump_clock: Clock) -> None:
     led: list[int] = []
     leading = 0
@@ -587,7 +589,7 @@ class Contest:
         await PlainMetastore(self.shared).children("leader")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, few=2))
 async def test_in_the_calm_two_never_lead(seed: int, autojump_clock: Clock) -> None:
     contest = Contest(seed, is_calm=True)
     await contest.run(LEASE_S * 60)
@@ -597,7 +599,7 @@ async def test_in_the_calm_two_never_lead(seed: int, autojump_clock: Clock) -> N
     assert contest.shared.values == {}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, few=2))
 async def test_nobody_who_was_heard_of_within_the_lease_is_replaced(seed: int, autojump_clock: Clock) -> None:
     """Two may believe that they lead, but who is replaced was not heard of for a lease; and it all ends when it is calm."""
     contest = Contest(seed, is_calm=False)
@@ -606,7 +608,7 @@ async def test_nobody_who_was_heard_of_within_the_lease_is_replaced(seed: int, a
     assert contest.judge.replaced, "a contest in which nobody was ever taken for gone shows little"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4, few=1))
 async def test_with_versions_that_begin_anew_it_ends_well_all_the_same(seed: int, autojump_clock: Clock) -> None:
     contest = Contest(seed, is_calm=False, versions_repeat=True)
     await contest.run(LEASE_S * 60)

@@ -9,6 +9,7 @@ from replog.errors import LocalProtocolError
 from replog.protocol.absence import Hearing
 from replog.protocol.quorum import Quorum
 from tests.simulator import conversation, draw_plan, simulate
+from tests.simulator.hunting import hunt
 from tests.simulator.mutants import EQUIVALENT, MUTANTS, mutant_named
 from tests.simulator.mutation import Mutant, Patch
 
@@ -21,14 +22,15 @@ def is_rare(mutant: Mutant) -> bool:
     return mutant.seeds >= SEEDS_RARE and bool(mutant.conversation)
 
 
-def first_hit(mutant: Mutant) -> tuple[int, str] | None:
-    """The seed that finds it, and the rule that it broke. A mere crash of the mutated code doesn't count."""
-    for seed in range(mutant.seeds):
+def first_hit(mutant: Mutant) -> int | None:
+    """The seed that finds it. A mere crash of the mutated code doesn't count."""
+
+    def breaks(seed: int) -> bool:
         plan = draw_plan(seed, mutant.scenario, mutant.strategy)
         result = simulate(attrs.evolve(plan, overlook=mutant.overlook))
-        if result.violation is not None and result.rule != "bug":
-            return seed, result.rule
-    return None
+        return result.violation is not None and result.rule != "bug"
+
+    return hunt("machines", mutant, breaks)
 
 
 def test_there_are_enough() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -10,6 +11,7 @@ from replog.metastores.zookeeper.metastore import ZooKeeperMetastore
 from replog.metastores.zookeeper.options import ZooKeeperOptions, parse_place
 from replog.registry import Registry
 from replog.testing import TcpProxy
+from tests.failures.processes import until
 
 
 @asynccontextmanager
@@ -20,6 +22,13 @@ async def opened(url: str) -> AsyncIterator[Metastore]:
         yield metastore
     finally:
         await metastore.aclose()
+
+
+async def kazoo_threads_end() -> None:
+    """Wait until no thread of kazoo is left in this process: one that has told of its end may still be on its way out."""
+    await until(
+        lambda: all(each.name != "replog-zookeeper" for each in threading.enumerate()), 10, "kazoo's threads end"
+    )
 
 
 @asynccontextmanager

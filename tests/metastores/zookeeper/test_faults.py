@@ -26,7 +26,7 @@ from replog.metastores.zookeeper.metastore import ZooKeeperMetastore
 from replog.metastores.zookeeper.options import ZooKeeperOptions, parse_place
 from replog.testing import TcpProxy
 from tests.failures.processes import until
-from tests.metastores.zookeeper.opening import connected_through, opened
+from tests.metastores.zookeeper.opening import connected_through, kazoo_threads_end, opened
 from tests.servers.zookeeper import ZooKeeper, url
 
 pytestmark = pytest.mark.needs_zookeeper
@@ -268,7 +268,7 @@ async def test_nothing_is_left_behind(zookeeper_url: str) -> None:
             await store.get("a")
     gc.collect()
     trio_threads = [each for each in threading.enumerate() if each.name.startswith("Trio")]
-    assert [each for each in threading.enumerate() if each.name == "replog-zookeeper"] == []
+    await kazoo_threads_end()
     assert threading.active_count() <= threads + len(trio_threads)
     assert descriptors() == files
 
@@ -284,7 +284,7 @@ async def test_closing_takes_seconds_at_most_when_no_server_answers(own_zookeepe
     with trio.fail_after(6):  # kazoo alone would take two thirds of the session and more, and sometimes for ever
         await store.aclose()
     own_zookeeper.thaw()
-    assert [each for each in threading.enumerate() if each.name == "replog-zookeeper"] == []
+    await kazoo_threads_end()
 
 
 async def test_an_unused_metastore_closes_at_once() -> None:

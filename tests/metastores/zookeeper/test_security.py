@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 
 import pytest
 import trio
 
 from replog.errors import MetastoreError, MetastoreUncertainError
-from tests.metastores.zookeeper.opening import opened
+from tests.metastores.zookeeper.opening import kazoo_threads_end, opened
 from tests.servers.certificates import make_certificates
 from tests.servers.fixtures import need
 from tests.servers.zookeeper import Settings, missing, url, zookeeper_server
@@ -80,7 +79,7 @@ async def test_sasl_lets_in_who_knows_the_password(tmp_path: Path, caplog: pytes
                     assert not isinstance(raised.value, MetastoreUncertainError)
                     assert "hunter2" not in str(raised.value)
                 assert trio.current_time() - started_s < 30
-                assert len([each for each in threading.enumerate() if each.name == "replog-zookeeper"]) == 0
+                await kazoo_threads_end()
         assert "hunter2" not in caplog.text
         async with opened(server.url("/a", sasl_password_file=good, **options)) as store:
             assert await store.children("a") == ["b"]

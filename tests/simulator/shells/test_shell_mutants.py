@@ -3,6 +3,7 @@
 import pytest
 
 from replog.errors import LocalProtocolError
+from tests.simulator.hunting import hunt
 from tests.simulator.mutation import Mutant
 from tests.simulator.shells import simulate_shells
 from tests.simulator.shells.mutants import SHELL_MUTANTS, shell_mutant_named
@@ -36,11 +37,12 @@ def is_dear(mutant: Mutant) -> bool:
 
 def first_hit(mutant: Mutant) -> int | None:
     """The seed that finds it. A mere crash of the mutated code doesn't count."""
-    for seed in range(mutant.step - 1, mutant.seeds, mutant.step):
+
+    def breaks(seed: int) -> bool:
         violation = simulate_shells(seed, strategy=mutant.strategy).violation
-        if violation is not None and violation.rule != "bug":
-            return seed
-    return None
+        return violation is not None and violation.rule != "bug"
+
+    return hunt("shells", mutant, breaks)
 
 
 def test_there_are_enough() -> None:
