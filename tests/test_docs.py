@@ -4,6 +4,8 @@ runnable runs."""
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import replog.testing
 from replog import config, errors, hookspecs
 from replog.bookie.serving import ServedBookie
 from replog.client.administration import RemoteBookie
-from tests.scripts import Scripts
+from tests import forks
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -68,17 +70,11 @@ def test_options_are_documented() -> None:
     assert [name for name in OPTIONS if not is_documented(name.rpartition(".")[2])] == []
 
 
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[Scripts]:
-    with Scripts() as running:
-        yield running
-
-
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_code_on_a_page_runs(script: str, tmp_path: Path, scripts: Scripts) -> None:
+def test_code_on_a_page_runs(script: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
-    status, output = scripts.run(tmp_path)
-    assert status == 0, output
+    done = forks.run([sys.executable, "script.py"], cwd=tmp_path, stderr=subprocess.STDOUT, timeout=120)
+    assert done.returncode == 0, done.stdout
 
 
 LINK = re.compile(r"\]\((?!\w+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)]*))?\)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import trio
 
 import replog
 from tests.cli.test_inspect import COMMAND
+from tests.forks import run
 
 SIX = [b"one", b"two", b"three", b"four", b"", b"six"]
 
@@ -54,7 +54,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 def finish(*arguments: str | Path, given: bytes = b"") -> tuple[int, bytes, str]:
     """Runs it with this on its standard input: exit status, output, errors."""
-    done = subprocess.run(command(*arguments), input=given, capture_output=True, timeout=60)
+    done = run(command(*arguments), given=given, text=False)
     errors = done.stderr.decode()
     assert "Traceback" not in errors
     return done.returncode, done.stdout, errors

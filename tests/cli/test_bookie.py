@@ -1,12 +1,12 @@
 """`replog bookie`: a storage is made once, never over anything, and is what `info` says."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from replog.registry import Registry
+from tests import forks
 from tests.cli.test_inspect import COMMAND, run
 
 
@@ -20,7 +20,7 @@ def test_a_storage_is_made_and_known(capsys: pytest.CaptureFixture[str], tmp_pat
     status, output, _ = run(capsys, "bookie", "format", path, "--storage", storage, "--json")
     made = json.loads(output)
     assert (status, made["storage"], made["path"]) == (0, storage, str(path))
-    done = subprocess.run([*COMMAND, "bookie", "info", str(path), "--json"], capture_output=True, timeout=60)
+    done = forks.run([*COMMAND, "bookie", "info", str(path), "--json"])
     known = json.loads(done.stdout)
     assert done.returncode == 0
     assert (known["bookie_id"], known["storage"], known["ledgers"]) == (made["bookie_id"], storage, 0)

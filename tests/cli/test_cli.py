@@ -19,6 +19,7 @@ from replog import cli
 from replog.cli.commands import app
 from replog.demo import command as demo_command
 from replog.errors import StorageFailedError
+from tests import forks
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
@@ -117,7 +118,7 @@ def test_command_ends_without_a_message_when_its_reader_leaves(tmp_path: Path) -
     command = [sys.executable, "-m", "replog.cli", "plugins", "--json"]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = forks.run(command, stdout=writing)
     os.close(writing)
     assert done.stderr == ""
     assert done.returncode == 128 + 13

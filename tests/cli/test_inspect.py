@@ -13,8 +13,10 @@ import pytest
 from replog import cli
 from replog.cli.inspect.ledger import as_time, preview
 from replog.cli.output import as_size
+from tests import forks
 from tests.backends.files.inspecting.places import SECRET, flip, golden, make_compacted, make_filled, traces
 from tests.backends.lmdb.test_inspecting import make_storage as make_lmdb_storage
+from tests.forks import Forked
 
 COMMAND = [sys.executable, "-m", "replog.cli"]
 
@@ -190,14 +192,14 @@ for command in {[at(command, compacted) for command in EVERYTHING]!r}:
         assert not ended.code, command
 assert changes[seen:] == [], changes[seen:]
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = forks.run([sys.executable, "-c", script], timeout=120)
     assert done.stderr == ""
     assert done.returncode == 0
 
 
 def test_a_reader_who_leaves_in_the_middle(compacted: Path) -> None:
     command = [*COMMAND, "inspect", "journal", str(compacted), "--records", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["kind"] == "record"
@@ -218,7 +220,7 @@ def test_a_terminal_gets_progress_on_standard_error_only(tmp_path: Path, monkeyp
         with os.fdopen(ours, "rb", buffering=0) as terminal:
             environment = {**os.environ, "TERM": "xterm"}
             command = [sys.executable, "-c", script, *arguments]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=60, env=environment)
+            done = forks.run(command, text=False, stderr=theirs, env=environment)
             os.set_blocking(ours, False)
             shown[name] = terminal.read() or b""
             os.close(theirs)
@@ -282,7 +284,7 @@ for name in ("secret", "closed"):
         assert run(*(word.replace("NAME", name) for word in command)) == 1 or command[1] == "index", command
 assert run("bookie", "format", {str(path / "new")!r}) in (1, 2)
 """
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+        done = forks.run([sys.executable, "-c", script], timeout=120)
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
         assert "Permission denied" in done.stdout + done.stderr
@@ -293,7 +295,7 @@ def test_a_storage_in_lmdb(tmp_path: Path) -> None:
     make_lmdb_storage(tmp_path)
 
     def run_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+        done = forks.run([*COMMAND, *arguments])
         assert "Traceback" not in done.stderr
         return done
 

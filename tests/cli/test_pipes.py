@@ -19,41 +19,38 @@ import replog
 from replog.cli.output import OutputClosed
 from replog.cli.streams import read_input, wait_output_closed, write_output
 from tests.cli.logs import command, entries_of, finish, make_log
+from tests.forks import Forked, run
 
 PATIENCE_S = 60
 
 
 @contextmanager
-def running(*arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(*arguments: str | Path) -> Iterator[Forked]:
     """The command with pipes at both ends; killed, should it be left behind."""
-    process = subprocess.Popen(
-        command(*arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-    )
+    process = Forked(command(*arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         yield process
     finally:
         process.kill()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+        process.close()
         process.wait()
 
 
-def feed(process: subprocess.Popen[bytes], data: bytes) -> None:
+def feed(process: Forked, data: bytes) -> None:
     assert process.stdin is not None
     process.stdin.write(data)
 
 
-def line_of(process: subprocess.Popen[bytes]) -> bytes:
+def line_of(process: Forked) -> bytes:
     assert process.stdout is not None
     return process.stdout.readline()
 
 
-def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, str]:
+def ended(process: Forked) -> tuple[int, bytes, str]:
     """Waits for its end: exit status, the rest of its output, errors."""
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert b"Traceback" not in errors
-    return process.returncode, output, errors.decode()
+    return process.wait(), output, errors.decode()
 
 
 # -- append -------------------------------------------------------------------------------------------------------
@@ -254,7 +251,7 @@ def test_a_shell_completes_commands_and_options(typed: str, expected: list[str])
         "COMP_CWORD": str(len(typed.split()) - 1),
     }
     script = "import sys; sys.argv = ['replog']; from replog.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    done = run([sys.executable, "-c", script], env=environment)
     assert done.stdout.split() == expected
     assert done.stderr == ""
 
@@ -262,5 +259,5 @@ def test_a_shell_completes_commands_and_options(typed: str, expected: list[str])
 def test_the_package_is_what_these_processes_run() -> None:
     """Else all of the above would look at another one."""
     script = "import replog; print(replog.__file__)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = run([sys.executable, "-c", script])
     assert done.stdout.strip() == replog.__file__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,5 +13,5 @@ def seeds(count: int, *, few: int) -> Sequence[Any]:
     return [pytest.param(each, marks=_marks(each >= few)) for each in range(count)]
 
 
-def _marks(is_long: bool) -> Iterable[pytest.MarkDecorator]:
+def _marks(is_long: bool) -> list[pytest.MarkDecorator]:
     return [pytest.mark.long(is_sampled=False)] if is_long else []

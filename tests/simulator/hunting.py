@@ -30,6 +30,6 @@ def hunt(suite: str, mutant: Mutant, breaks: Callable[[int], bool]) -> int | Non
 
 def _in_order(mutant: Mutant, recorded: int | None) -> Iterator[int]:
     seeds = range(mutant.step - 1, mutant.seeds, mutant.step)
-    if recorded in seeds:
+    if recorded is not None and recorded in seeds:
         yield recorded
     yield from (each for each in seeds if each != recorded)

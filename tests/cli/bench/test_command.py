@@ -15,6 +15,7 @@ import pytest
 import replog.blocking
 from replog import cli
 from replog.cli.bench import disk
+from tests.forks import Forked
 
 Capture = pytest.CaptureFixture[str]
 DEADLINE_S = 30.0
@@ -105,7 +106,7 @@ def test_ctrl_c_prints_what_was_measured_and_leaves_nothing(tmp_path: Path) -> N
         "600",
         "--json",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             journal = tmp_path / "wal" / "bookie-0"
             deadline = time.monotonic() + DEADLINE_S

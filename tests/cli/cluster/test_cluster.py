@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 import replog
+from tests import forks
 from tests.cli.test_inspect import run
+from tests.forks import Forked
 
 COMMAND = [sys.executable, "-m", "replog.cli", "cluster"]
 _WAIT_S = 60  # for processes on a busy machine: never the length of a test
@@ -27,7 +29,7 @@ _WAIT_S = 60  # for processes on a busy machine: never the length of a test
 class Running:
     """A cluster that runs, with all that it said."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Forked) -> None:
         self.process = process
         self.lines: list[dict[str, Any]] = []
         self._changed = threading.Condition()
@@ -69,7 +71,7 @@ class Running:
 @contextmanager
 def cluster(*arguments: str | Path) -> Iterator[Running]:
     command = [*COMMAND, *map(str, arguments), "--json", "--set", "bookie.read_only_below_bytes=0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = Forked(command, stdout=subprocess.PIPE, text=True)
     running = Running(process)
     try:
         yield running
@@ -160,9 +162,7 @@ def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     [("bookie.nonsense=1", 2, "no such option"), ("storage.expected_bookie_id=somebody", 2, "somebody")],
 )
 def test_bookies_that_cannot_serve(tmp_path: Path, option: str, status: int, words: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, "2", "--dir", tmp_path, "--set", option], capture_output=True, text=True, timeout=60
-    )
+    done = forks.run([*COMMAND, "1", "--dir", tmp_path, "--set", option])
     assert done.returncode == status
     assert done.stderr.startswith("replog: bookie-")
     assert "cannot serve: " in done.stderr
@@ -173,7 +173,7 @@ def test_bookies_that_cannot_serve(tmp_path: Path, option: str, status: int, wor
 def test_cluster_ends_when_its_reader_leaves(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([*COMMAND, "1"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = forks.run([*COMMAND, "1"], stdout=writing)
     os.close(writing)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.forks import Forked, run
+
 COMMAND = [sys.executable, "-m", "replog.cli", "bookie"]
 _WAIT_S = 60  # for a process on a busy machine: never the length of a test
 
@@ -21,7 +23,7 @@ _WAIT_S = 60  # for a process on a busy machine: never the length of a test
 class BookieProcess:
     """One that runs. Each line that it says must be a JSON object."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Forked) -> None:
         self.process = process
         self.lines: list[dict[str, Any]] = []
         self._changed = threading.Condition()
@@ -88,7 +90,7 @@ def bookie_process(
     if notified is not None:
         notified.bind(str(directory / "notify"))
         environment["NOTIFY_SOCKET"] = str(directory / "notify")
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    process = Forked(command, stderr=subprocess.PIPE, text=True, env=environment)
     bookie = BookieProcess(process)
     try:
         bookie.wait_for(until)
@@ -104,5 +106,5 @@ def bookie_process(
 
 def failed(*arguments: str) -> tuple[int, str]:
     """The exit status and the words of a process that does not come to serve."""
-    done = subprocess.run([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, timeout=_WAIT_S)
+    done = run([*COMMAND, *arguments], timeout=_WAIT_S)
     return done.returncode, done.stderr

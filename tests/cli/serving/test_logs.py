@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from replog.cli.serving.logs import Logs, Observer
 from replog.cli.serving.settings import LoggingOptions
 from replog.errors import StorageFailedError, StorageFullError
 from replog.hookspecs import DamageFound, StorageFailed
+from tests.forks import run
 
 BOOKIE = "bookie-1"
 
@@ -176,7 +176,7 @@ cli.main()
 
 
 def test_crash_is_logged_as_a_line() -> None:
-    done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True, timeout=60)
+    done = run([sys.executable, "-c", CRASH])
     (line,) = map(json.loads, done.stderr.splitlines())
     assert (done.returncode, done.stdout) == (1, "")
     assert (line["level"], line["event"]) == ("critical", "crashed")

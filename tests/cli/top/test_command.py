@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 import replog.blocking
+from tests.forks import Forked, run
 
 DEADLINE_S = 30.0
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -44,7 +45,7 @@ class Terminal:
         self.resize(width, height)
         self.modes = termios.tcgetattr(self._ours)
         environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "COLUMNS": "", "LINES": ""}
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [*COMMAND, *arguments],
             stdin=theirs,
             stdout=theirs,
@@ -155,7 +156,7 @@ def test_view_goes_on_after_ctrl_z(terminal: Terminal) -> None:
 
 
 def top(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    return run([*COMMAND, *arguments], timeout=DEADLINE_S)
 
 
 def test_one_picture_is_printed_without_a_terminal(directory: Path) -> None:
