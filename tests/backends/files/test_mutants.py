@@ -1,31 +1,33 @@
 """B1, B3, B6: each order that matters, once broken, is found by the crashes of `exploring`."""
 
+from functools import partial
+
 import pytest
 
 from replog.errors import StorageError
 from tests.backends.files.exploring import Explorer, WrongAfterCrash
 from tests.backends.files.mutants import EQUIVALENT, MUTANTS
 from tests.backends.files.workload import PROFILES
+from tests.simulator.hunting import hunt
 from tests.simulator.mutation import Mutant
 
 
-def finding(mutant: Mutant, *, share: float = 1.0) -> str:
-    """What the first crash that shows the bug says, or "" if none does within the mutant's seeds."""
-    for seed in range(mutant.seeds):
-        explorer = Explorer(seed + 1, PROFILES[mutant.scenario or "inside"], outcomes=1, share=share)
-        try:
-            with mutant.applied():
-                explorer.run()
-        except (WrongAfterCrash, StorageError, AssertionError) as error:
-            return f"seed {seed + 1}: {error}"
-    return ""
+def is_wrong(mutant: Mutant, seed: int, *, share: float = 1.0) -> bool:
+    """Whether a crash shows the bug."""
+    explorer = Explorer(seed + 1, PROFILES[mutant.scenario or "inside"], outcomes=1, share=share)
+    try:
+        with mutant.applied():
+            explorer.run()
+    except (WrongAfterCrash, StorageError, AssertionError):
+        return True
+    return False
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_crashes_find_each_broken_order(mutant: Mutant) -> None:
-    assert finding(mutant)
+    assert hunt("files", mutant, partial(is_wrong, mutant)) is not None
 
 
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=lambda mutant: mutant.name)
 def test_equivalent_mutants_change_nothing(mutant: Mutant) -> None:
-    assert not finding(mutant, share=0.06)
+    assert not any(is_wrong(mutant, seed, share=0.04) for seed in range(mutant.seeds))
