@@ -6,6 +6,8 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -37,6 +39,27 @@ _BUILTINS = (
 )
 
 
+_BUILTIN_MODULES = frozenset(module for _, module, _ in _BUILTINS)
+
+
+@cache
+def _hooks_of(module: ModuleType) -> dict[str, Any]:
+    looking = pluggy.PluginManager(PROJECT_NAME)
+    found = {name: looking.parse_hookimpl_opts(module, name) for name in dir(module)}
+    return {name: options for name, options in found.items() if options is not None}
+
+
+class _Manager(pluggy.PluginManager):
+    """Remembers which names of the built-in modules are hooks: pluggy looks at all of them again for each registry, which is most
+    of what a registry takes."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        if isinstance(plugin, ModuleType) and plugin.__name__ in _BUILTIN_MODULES:
+            options = _hooks_of(plugin).get(name)
+            return None if options is None else dict(options)
+        return super().parse_hookimpl_opts(plugin, name)
+
+
 class LoadedPlugins:
     """The plugins of one program, in the order in which they were loaded; wrong ones are left out and kept in `wrong`."""
 
@@ -47,7 +70,7 @@ class LoadedPlugins:
         self.origins: dict[str, str] = {}  # where each loaded plugin comes from
         self.missing: dict[str, str] = {}  # what to install for each built-in plugin that is not loaded
         self.wrong: list[tuple[PluginFault, PluginConflictError]] = []
-        self._manager = pluggy.PluginManager(PROJECT_NAME)
+        self._manager = _Manager(PROJECT_NAME)
         self._manager.add_hookspecs(hookspecs)
 
     # -- loading ------------------------------------------------------------------------------------------------------
