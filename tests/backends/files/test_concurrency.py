@@ -259,8 +259,15 @@ def check(storage: Storage, crowd: Crowd) -> None:
 
 @pytest.mark.sized
 @pytest.mark.crash
-@pytest.mark.parametrize("is_often_full", [False, True], ids=["space", "often-full"])
-@pytest.mark.parametrize("where", ["inside", "elsewhere"])
+@pytest.mark.parametrize(
+    ("where", "is_often_full"),
+    [
+        pytest.param("inside", False, id="inside-space"),
+        pytest.param("elsewhere", True, id="elsewhere-often-full"),
+        pytest.param("inside", True, id="inside-often-full", marks=pytest.mark.long(is_sampled=False)),
+        pytest.param("elsewhere", False, id="elsewhere-space", marks=pytest.mark.long(is_sampled=False)),
+    ],
+)
 def test_every_read_is_right_whatever_the_others_do(
     where: str, is_often_full: bool, tmp_path: Path, is_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,5 +19,5 @@ def test_exam(tmp_path: Path, is_long: bool) -> None:
         directory = tmp_path / str(seed)
         directory.mkdir()
         check_storage_damage(
-            lambda path: open_storage(str(path), OPTIONS), directory, sample=16 if is_long else 4, seed=seed
+            lambda path: open_storage(str(path), OPTIONS), directory, sample=16 if is_long else 2, seed=seed
         )

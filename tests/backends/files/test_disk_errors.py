@@ -44,6 +44,7 @@ OPERATIONS = {
 TAKES_SPACE = {"pwritev", "allocate", "rename", "unlink", "open", "make_directory"}
 FULL = {errno.ENOSPC, errno.EDQUOT}
 SEED = 3
+IN_LONG_LANE = pytest.mark.long(is_sampled=False)
 
 
 class Injection:
@@ -220,16 +221,22 @@ def places(kinds: Counter[str], many: int) -> Iterator[tuple[str, int]]:
 @pytest.mark.sized
 @pytest.mark.crash
 @pytest.mark.parametrize(
-    ("code", "is_lasting"),
+    ("profile", "code", "is_lasting"),
     [
-        pytest.param(errno.ENOSPC, False, id="ENOSPC", marks=pytest.mark.long(is_sampled=False)),
-        pytest.param(errno.ENOSPC, True, id="ENOSPC-lasting"),
-        pytest.param(errno.EDQUOT, True, id="EDQUOT-lasting", marks=pytest.mark.long(is_sampled=False)),
-        pytest.param(errno.EIO, False, id="EIO"),
-        pytest.param(errno.EIO, True, id="EIO-lasting", marks=pytest.mark.long(is_sampled=False)),
+        pytest.param("inside", errno.ENOSPC, True, id="inside-ENOSPC-lasting"),
+        pytest.param("elsewhere", errno.EIO, False, id="elsewhere-EIO"),
+        *(
+            pytest.param(*each, id=f"{each[0]}-{errno.errorcode[each[1]]}{'-lasting' * each[2]}", marks=IN_LONG_LANE)
+            for each in (
+                ("elsewhere", errno.ENOSPC, True),
+                ("inside", errno.EIO, False),
+                *((profile, errno.ENOSPC, False) for profile in PROFILES),
+                *((profile, errno.EDQUOT, True) for profile in PROFILES),
+                *((profile, errno.EIO, True) for profile in PROFILES),
+            )
+        ),
     ],
 )
-@pytest.mark.parametrize("profile", PROFILES)
 def test_an_error_at_every_kind_of_operation(profile: str, code: int, is_lasting: bool, is_long: bool) -> None:
     """At one place of each kind, or at many in the long lane."""
     many = 25 if is_long else 1

@@ -17,6 +17,9 @@ from tests.backends.files.small_storage import small_files as small_files
 
 SAMPLE = 211  # one byte of so many, in `make test`
 BOTH = pytest.mark.parametrize("elsewhere", [False, True], ids=["inside", "elsewhere"])
+ELSEWHERE_IS_LONG = pytest.mark.parametrize(
+    "elsewhere", [False, pytest.param(True, marks=pytest.mark.long(is_sampled=False))], ids=["inside", "elsewhere"]
+)
 ANY = ("/st/", "/jn")
 MARK, DOUBT = "/st/durable-mark", "/st/doubt"
 HEADER_BYTES = 60  # the rest of a header page is zeros, and ignored
@@ -55,7 +58,7 @@ def is_ignored(made: SmallStorage, path: str, offset: int) -> bool:
 
 @pytest.mark.sized
 @pytest.mark.crash
-@BOTH
+@ELSEWHERE_IS_LONG
 def test_every_flipped_byte(elsewhere: bool, is_long: bool) -> None:
     made = make_small_storage(elsewhere=elsewhere)
     outcomes: dict[str, set[str]] = {}
@@ -94,7 +97,7 @@ def number_of(path: str) -> int:
 
 @pytest.mark.sized
 @pytest.mark.crash
-@BOTH
+@ELSEWHERE_IS_LONG
 def test_every_truncation(elsewhere: bool, is_long: bool) -> None:
     made = make_small_storage(elsewhere=elsewhere)
     for path, content in made.files().items():
@@ -164,7 +167,7 @@ def spoil(disk: MemoryDisk, paths: list[str], chance: random.Random) -> None:
 
 @pytest.mark.sized
 @pytest.mark.crash
-@BOTH
+@ELSEWHERE_IS_LONG
 def test_several_things_at_once(elsewhere: bool, is_long: bool) -> None:
     made = make_small_storage(elsewhere=elsewhere)
     paths = [path for path in made.files() if path.endswith(LOG_FILES) or path in (MARK, DOUBT)]

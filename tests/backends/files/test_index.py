@@ -255,7 +255,7 @@ def fill(ledgers: int, entry_bytes: int, file_bytes: int, batches: int, make: Ca
 @pytest.mark.parametrize(
     ("ledgers", "entry_bytes", "file_bytes", "bytes_per_entry"),
     [
-        pytest.param(1, 1024, 64 << 20, 0.1, id="one ledger, 1 KiB"),
+        pytest.param(1, 1024, 64 << 20, 0.1, id="one ledger, 1 KiB", marks=pytest.mark.long(is_sampled=False)),
         pytest.param(1, 100, 64 << 20, 0.1, id="one ledger, 100 B"),
         pytest.param(100, 100, 64 << 20, 0.1, id="a hundred in turn, 100 B"),
         pytest.param(

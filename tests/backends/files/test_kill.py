@@ -20,6 +20,7 @@ from replog.backends.files import FilesOptions, open_storage
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, DropLedger, PutBatch, SetMarks
 from replog.testing.storage_exam import make_batch
+from tests.forks import Forked
 
 COUNT = 4
 BATCHES = 12  # of one ledger
@@ -126,7 +127,7 @@ class Acknowledged:
 def kill_one(directory: Path, journal_dir: str, chance: random.Random) -> str:
     """Lets a writer run for a while after its first commit, or hardly into its start; returns what it said."""
     command = [sys.executable, "-c", WRITER, str(directory), journal_dir]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+    with Forked(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         head = b""
         if chance.random() < 0.8:

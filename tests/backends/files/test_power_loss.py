@@ -22,6 +22,7 @@ from tests.backends.files.workload import (
     open_small,
     stop_at,
 )
+from tests.lanes.seeds import seeds
 
 
 def expect_everything(kinds: Counter[str], profile: str) -> None:
@@ -50,7 +51,7 @@ def test_power_lost_at_every_change_of_the_disk(profile: str, *, is_fast: bool) 
 
 @pytest.mark.sized
 @pytest.mark.crash
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", ["inside", pytest.param("elsewhere", marks=pytest.mark.long(is_sampled=False))])
 def test_storage_opens_after_many_power_losses(profile: str, is_long: bool) -> None:
     kinds: Counter[str] = Counter()
     for seed in range(100, 112 if is_long else 102):
@@ -61,7 +62,7 @@ def test_storage_opens_after_many_power_losses(profile: str, is_long: bool) -> N
     expect_everything(kinds, profile)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, few=12))
 def test_a_long_life_of_crashes(seed: int) -> None:
     """Kills, power losses, failed syncs and full disks one after the other, on one and the same disk."""
     options = (INSIDE, ELSEWHERE)[seed % 2]

@@ -29,6 +29,7 @@ from replog.testing.storage_exam import make_batch
 SMALL = FilesOptions(journal_file_bytes=64 << 10)
 
 
+@pytest.mark.sized
 @pytest.mark.parametrize(
     "options",
     [
@@ -37,17 +38,19 @@ SMALL = FilesOptions(journal_file_bytes=64 << 10)
         pytest.param(FilesOptions(journal_file_bytes=70_001, spare_files=0), marks=pytest.mark.long),
     ],
 )
-def test_exam(tmp_path: Path, options: FilesOptions) -> None:
-    check_storage(lambda path: open_storage(str(path), options), tmp_path)
+def test_exam(tmp_path: Path, options: FilesOptions, is_long: bool) -> None:
+    kills, steps = (16, 300) if is_long else (4, 100)
+    check_storage(lambda path: open_storage(str(path), options), tmp_path, kills=kills, steps=steps)
 
 
-def test_exam_on_a_disk_in_memory(tmp_path: Path) -> None:
+@pytest.mark.sized
+def test_exam_on_a_disk_in_memory(tmp_path: Path, is_long: bool) -> None:
     disk = MemoryDisk()
 
     def open_in_memory(path: Path) -> Storage:
         return open_storage(str(path), SMALL, disk=disk)
 
-    check_storage(open_in_memory, tmp_path, survives_processes=False)
+    check_storage(open_in_memory, tmp_path, survives_processes=False, steps=300 if is_long else 100)
     assert list(tmp_path.iterdir()) == []
     assert disk.open_count == 0
 
@@ -379,7 +382,7 @@ def test_reads_from_files_that_are_recycled_meanwhile(tmp_path: Path) -> None:
         readers = [threading.Thread(target=read_on, args=(storage,)) for _ in range(2)]
         for reader in readers:
             reader.start()
-        for ledger_id in range(400):
+        for ledger_id in range(200):
             storage.commit([PutBatch(make_batch(ledger_id, 0, 4, size_bytes=3000)), DropLedger(ledger_id - 8)])
         done.set()
         for reader in readers:

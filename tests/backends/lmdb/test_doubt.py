@@ -216,22 +216,22 @@ def test_truncation_anywhere_is_never_absence(whole: Path, tmp_path: Path) -> No
     size = (whole / "data.mdb").stat().st_size
     chance = random.Random(1)
     started = 0
-    for length in [0, 100, PAGE, 2 * PAGE, 3 * PAGE, size - 1, *(chance.randrange(size) for _ in range(14))]:
+    for length in [0, 100, PAGE, 2 * PAGE, 3 * PAGE, size - 1, *(chance.randrange(size) for _ in range(8))]:
         path = shutil.copytree(whole, tmp_path / "torn", dirs_exist_ok=True)
         os.truncate(path / "data.mdb", length)
         is_started, is_in_doubt = judge_in_child(path)
         started += is_started
         assert is_in_doubt or not is_started or length >= size - PAGE
-    assert started >= 5
+    assert started >= 3
 
 
 @pytest.mark.parametrize(
-    "share", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in (1, 2, 3))]
+    "share", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in range(1, 8))]
 )
 def test_zeroed_page_anywhere_is_never_absence(whole: Path, tmp_path: Path, share: int) -> None:
     pages = (whole / "data.mdb").stat().st_size // PAGE
     doubts = 0
-    for page in range(share, pages, 4 * max(1, pages // 160)):
+    for page in range(share, pages, 8 * max(1, pages // 160)):
         path = shutil.copytree(whole, tmp_path / "torn", dirs_exist_ok=True)
         zero(path / "data.mdb", page * PAGE, PAGE)
         is_started, is_in_doubt = judge_in_child(path)
@@ -250,7 +250,7 @@ def test_zeroed_tail_is_never_absence(whole: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in (1, 2, 3))]
+    "seed", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in range(1, 8))]
 )
 def test_flipped_bit_anywhere_is_never_absence(whole: Path, tmp_path: Path, seed: int) -> None:
     """In the roots and in LMDB's pages, too, and none ends the process."""
@@ -258,7 +258,7 @@ def test_flipped_bit_anywhere_is_never_absence(whole: Path, tmp_path: Path, seed
     used = [at for at in range(len(content)) if content[at]]
     heads = [at for at in used if at % PAGE < 200]
     chance = random.Random(seed)
-    for offset in [*chance.sample(used, 15), *chance.sample(heads, 25), *chance.sample(range(152), 2)]:
+    for offset in [*chance.sample(used, 7), *chance.sample(heads, 12), *chance.sample(range(152), 1)]:
         path = shutil.copytree(whole, tmp_path / "torn", dirs_exist_ok=True)
         torn = bytearray(content)
         torn[offset] ^= 1 << chance.randrange(8)

@@ -8,6 +8,7 @@ from replog.backends.lmdb import LMDBStorageOptions, open_storage
 from replog.testing import check_storage
 
 
+@pytest.mark.sized
 @pytest.mark.parametrize(
     "options",
     [
@@ -15,5 +16,6 @@ from replog.testing import check_storage
         pytest.param(LMDBStorageOptions(), marks=pytest.mark.long),
     ],
 )
-def test_exam(tmp_path: Path, options: LMDBStorageOptions) -> None:
-    check_storage(lambda path: open_storage(str(path), options), tmp_path)
+def test_exam(tmp_path: Path, options: LMDBStorageOptions, is_long: bool) -> None:
+    kills, steps = (16, 300) if is_long else (4, 100)
+    check_storage(lambda path: open_storage(str(path), options), tmp_path, kills=kills, steps=steps)

@@ -14,6 +14,7 @@ from replog.abc import Doubt
 from replog.backends.lmdb import LMDBStorageOptions, maintenance, open_storage
 from replog.protocol.mutations import DELETED_TERM
 from replog.testing.storage_exam import make_batch
+from tests.forks import Forked
 
 COUNT = 4
 SIZE_BYTES = 1500
@@ -45,7 +46,7 @@ while True:
 def kill_one(directory: Path, after_s: float) -> list[tuple[int, int]]:
     """Lets a writer run for this long after its first commit; returns what it said was durable."""
     command = [sys.executable, "-c", WRITER, str(directory)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+    with Forked(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         head = writer.stdout.readline()
         time.sleep(after_s)
@@ -120,7 +121,7 @@ sys.stdin.read()
 def test_half_removed_ledger_is_removed_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "_REST_FACTOR", 1e6)  # here too: one piece, and then a rest that outlasts the test
     command = [sys.executable, "-c", DROPPER, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+    with Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"dropped\n"
         writer.send_signal(signal.SIGKILL)

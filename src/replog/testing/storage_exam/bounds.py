@@ -37,7 +37,7 @@ def check_many_in_one_commit(candidate: Candidate) -> None:
     chance = random.Random(10_000)
     for storage in candidate.twice(puts(batches)):
         _expect_each_once(storage, batches, 500 * size, "commit: 10 000 batches at once, all of them (B1)")
-        for _ in range(100):
+        for _ in range(25):
             at, count = chance.randrange(len(batches)), chance.randrange(1, 400)
             why = "read: as many as fit into `bytes_max`, in however long a ledger"
             expect_read(storage, (1, at, 1), count * size + chance.randrange(size), batches[at : at + count], why)
@@ -70,7 +70,8 @@ def check_many_ledgers(candidate: Candidate) -> None:
             expect(
                 storage.ledger_ids() == sorted(ledger_ids), "ledger_ids: all, in ascending order", storage.ledger_ids()
             )
-            for at, ledger_id in enumerate(ledger_ids):
+            # All of them, and once more some of them, when the storage has put them in order.
+            for at, ledger_id in list(enumerate(ledger_ids))[:: 4 if is_major else 1]:
                 why = "read: a thousand ledgers written in turn stay apart"
                 expect_read(storage, (ledger_id, 0, 1), PLENTY_BYTES, [batches[at] for batches in rounds], why)
             storage.compact(is_major=is_major)

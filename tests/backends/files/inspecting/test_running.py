@@ -17,6 +17,7 @@ from replog.backends.files.inspecting import (
     inspect_storage,
 )
 from tests.backends.files.inspecting.places import damage_of
+from tests.forks import Forked
 
 WRITER = """
 import mmap, os, sys
@@ -58,7 +59,7 @@ def running(path: Path, journal: str) -> Iterator[Path]:
     progress = path.with_suffix(".progress")
     progress.write_bytes(bytes(8))
     command = [sys.executable, "-c", WRITER, str(path), journal, str(progress)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    with Forked(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         try:
             assert writer.stdout.readline() == "writing\n"
@@ -68,7 +69,9 @@ def running(path: Path, journal: str) -> Iterator[Path]:
             writer.kill()
 
 
-@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["inside", "elsewhere"])
+@pytest.mark.parametrize(
+    "is_elsewhere", [pytest.param(False, marks=pytest.mark.long(is_sampled=False)), True], ids=["inside", "elsewhere"]
+)
 def test_inspection_is_right_while_a_bookie_writes(tmp_path: Path, is_elsewhere: bool) -> None:
     path = tmp_path / "st"
     journal = str(tmp_path / "journal") if is_elsewhere else ""
