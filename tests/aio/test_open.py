@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -19,6 +18,7 @@ from replog import aio
 from replog.aio.contexts import Opening
 from replog.errors import ClosedError, WrongEventLoopError
 from tests.aio.kit import DEADLINE_S, under_asyncio
+from tests.forks import run
 
 held: dict[str, Any] = {}  # as a module's globals are
 
@@ -36,16 +36,10 @@ async def recover(directory: Path) -> None:
 
 def run_script(script: str, directory: Path, *options: str) -> str:
     """Runs it in a process of its own, which must end well; returns what it wrote to standard error."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", *options, "-c", textwrap.dedent(script)],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", *options, "-c", textwrap.dedent(script)]
+    done = run(command, cwd=directory, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr
-    return done.stderr
+    return str(done.stderr)
 
 
 @under_asyncio

@@ -22,6 +22,7 @@ from replog.aio.host import Host
 from replog.errors import ClosedError
 from tests.aio.kit import DEADLINE_S, under_asyncio
 from tests.aio.test_open import records_of, recover, run_script
+from tests.forks import Forked
 
 TESTS = Path(__file__).parents[1]
 # What has another name, since tasks are not threads and a cancellation is no interruption.
@@ -192,7 +193,7 @@ def test_an_interrupted_program_ends_with_everything_closed(tmp_path: Path) -> N
         asyncio.run(main())
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+    with Forked(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "1:0\n"
         program.send_signal(signal.SIGINT)

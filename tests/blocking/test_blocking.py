@@ -23,6 +23,7 @@ import replog
 import replog.blocking
 from replog.blocking.portal import _Answer
 from tests.blocking.stub import THREADS
+from tests.forks import Forked, run
 
 DEADLINE_S = 60
 
@@ -34,13 +35,9 @@ def client(tmp_path: Path) -> Iterator[replog.blocking.Client]:
 
 
 def run_script(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)],  # 3.12 warns of forking
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
+    options = ["-W", "ignore::DeprecationWarning"]  # 3.12 warns of forking
+    done: subprocess.CompletedProcess[str] = run(
+        [sys.executable, *options, "-c", textwrap.dedent(script)], cwd=directory, timeout=DEADLINE_S
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done
@@ -566,7 +563,7 @@ def test_an_interrupted_program_ends_with_everything_closed(tmp_path: Path) -> N
                 for record in reader:
                     pass
     """
-    program = subprocess.Popen(
+    program = Forked(
         [sys.executable, "-c", textwrap.dedent(script)],
         cwd=tmp_path,
         stdout=subprocess.PIPE,

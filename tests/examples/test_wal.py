@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import forks
+from tests.forks import Forked
+
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "wal.py"
 KEYS = 5
@@ -19,7 +22,7 @@ class Process:
     """The example, reading commands."""
 
     def __init__(self, directory: Path) -> None:
-        self.popen = subprocess.Popen(
+        self.popen = Forked(
             [sys.executable, str(EXAMPLE), str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -52,7 +55,7 @@ class Process:
 
 def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLE), str(directory), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return forks.run(command)
 
 
 @pytest.mark.crash
