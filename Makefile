@@ -67,6 +67,7 @@ check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documenta
 	done
 	$(BIN)/lint-imports --no-logo > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/python -m pytest -q tests/test_docs.py tests/test_exports.py tests/test_tidy.py
+	$(BIN)/python -m pytest -q --long tests/test_reference.py
 	echo "check: format, lint, types, layers, tidiness and documentation are in order"
 
 fmt: $(VENV)/installed-dev ## format the code and mend what can be mended by itself

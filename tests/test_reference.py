@@ -17,6 +17,7 @@ import pytest
 
 from replog import errors
 
+pytestmark = pytest.mark.long(is_sampled=False)  # `make check` runs it: it takes half a minute of a processor
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = DOCS / "reference" / "python"
 MODULES = ("replog", "replog.abc", "replog.aio", "replog.blocking", "replog.metrics", "replog.spark", "replog.testing")

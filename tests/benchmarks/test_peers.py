@@ -30,6 +30,7 @@ def test_peers_are_measured_beside_replog(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(each.figures["entries_per_s"] > 0 for each in measured)
 
 
+@pytest.mark.long(is_sampled=False)  # make check has seen that they import what there is
 def test_tests_of_peers_can_be_collected() -> None:
     """A file that they import may have moved."""
     command = [

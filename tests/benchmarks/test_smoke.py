@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,14 @@ DEAR = {
     "shapes-ensembles",
     "storage-index",
 }
+# Much like `push`, which runs among all tests, and dearer.
+ALIKE = {"asyncio", "extend", "scan", "shapes-segments", "tasks", "upkeep"}
+
+
+def lane_of(case: str) -> Sequence[pytest.MarkDecorator]:
+    if case in ALIKE:
+        return [pytest.mark.long(is_sampled=False)]
+    return [pytest.mark.long] if case in DEAR else []
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -102,11 +111,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(name, marks=pytest.mark.long if name in DEAR else ())
-        for name in CASES
-        if name != "latency" and name not in SHARED
-    ],
+    [pytest.param(name, marks=lane_of(name)) for name in CASES if name != "latency" and name not in SHARED],
 )
 def test_each_case_runs_and_compares(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, "--case", case, "--dir", str(tmp_path), "--memory-mib", "2")

@@ -14,7 +14,7 @@ from tests.kit import cluster, read_log, until
 STALL_MAX_S = 1.0
 
 
-@pytest.mark.parametrize("bookies", [3, 4])
+@pytest.mark.parametrize("bookies", [3, pytest.param(4, marks=pytest.mark.long(is_sampled=False))])
 @pytest.mark.slow
 async def test_no_writer_stalls_while_bookies_are_restarted_in_turn(
     bookies: int, autojump_clock: trio.testing.MockClock

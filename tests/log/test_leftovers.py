@@ -124,6 +124,7 @@ async def run_until_cut(world: Cluster, verb: Verb, changes: int, *, is_cancelle
 
 
 @pytest.mark.slow
+@pytest.mark.sized
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["failed", "cancelled"])
 @pytest.mark.parametrize(
     ("verb", "repeated"),
@@ -148,10 +149,11 @@ async def run_until_cut(world: Cluster, verb: Verb, changes: int, *, is_cancelle
     ids=lambda verb: verb.__name__,
 )
 async def test_no_ledger_is_left_when_a_verb_is_cut_short(
-    verb: Verb, repeated: Verb, is_cancelled: bool, autojump_clock: trio.testing.MockClock
+    verb: Verb, repeated: Verb, is_cancelled: bool, is_long: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
+    """After every second change in `make test`: after those between them in the other of the two ways."""
     changes = 0
-    for changes in range(LAST):
+    for changes in range(LAST) if is_long else range(int(is_cancelled), LAST, 2):
         async with cluster() as world:
             async with world.client(QUICK) as client:
                 client._logs.page_segments = 2
@@ -164,7 +166,7 @@ async def test_no_ledger_is_left_when_a_verb_is_cut_short(
                 assert await dropped(world) == ()
         if not was_cut:
             break
-    assert 3 < changes < LAST - 1, "the verb was cut short everywhere"
+    assert 3 < changes < LAST - 2, "the verb was cut short everywhere"
 
 
 async def dropped(world: Cluster) -> object:

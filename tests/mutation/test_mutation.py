@@ -11,6 +11,7 @@ from tests.simulator import mutants as machines
 from tests.simulator.shells.mutants import SHELL_MUTANTS
 
 ALL = [mutant for mutants in SOURCE_MUTANTS.values() for mutant in mutants]
+IN_LONG_LANE = pytest.mark.long(is_sampled=False)
 SAMPLE = ("found-record-is-own", "positive-not-waited-for", "loss-of-ack-quorum-unseen")
 
 
@@ -50,7 +51,7 @@ def test_recorded_test_exists(caught_by: str) -> None:
     assert names[0] in text, "it was renamed: record again what catches the mutant"
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", [SAMPLE[0], *(pytest.param(each, marks=IN_LONG_LANE) for each in SAMPLE[1:])])
 def test_sampled_mutant_is_caught(name: str) -> None:
     (mutant,) = (each for each in ALL if each.name == name)
     with copied_source() as source:

@@ -266,6 +266,7 @@ def test_logs_of_other_values_are_refused(metastore: str, spark_log: str) -> Non
 # -- with Spark ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(is_sampled=False)
 def test_a_query_of_a_pattern(spark: SparkSession, metastore: str, spark_log: str, tmp_path: Path) -> None:
     """Begun again when there is one more log; its progress says how far it is behind."""
     options = {"metastore": metastore, "logs": f"{spark_log}-*", "maxRowsPerTrigger": "5"}

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 import replog
 from replog import blocking
 from replog.protocol.model import Position
+from tests.lanes.seeds import seeds
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
 from tests.spark.readers import no_client_left, rows, stream_reader, wait_for
@@ -147,7 +148,7 @@ class Reading:
         return "1:0" if self._last is None else str(self._last[0]["position"])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4, few=1))
 def test_each_entry_is_read_once(spark_bookies: Bookies, spark_log: str, seed: int) -> None:
     chance = random.Random(seed)
     metastore = spark_bookies.metastore

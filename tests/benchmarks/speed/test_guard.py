@@ -40,7 +40,14 @@ def test_no_hot_path_is_above_its_line() -> None:
 
 
 @untraced
-@pytest.mark.parametrize("name", ["push", "tasks", "bookie-add-files", "scan", "wire-answer"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "push",
+        "bookie-add-files",
+        *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in ("tasks", "scan", "wire-answer")),
+    ],
+)
 def test_counts_are_the_same_each_time(name: str) -> None:
     first, second = program.measure(name), program.measure(name)
     assert second.pop("held", 0) == pytest.approx(first.pop("held", 0), rel=0.01)

@@ -57,6 +57,7 @@ async def test_it_passes_the_exam(zookeeper_url: str) -> None:
 
 
 @pytest.mark.filterwarnings(FLAT)
+@pytest.mark.long(is_sampled=False)
 async def test_the_flat_layout_passes_the_exam(zookeeper_url: str) -> None:
     await check_metastore(lambda: opened(f"{zookeeper_url}?layout=flat"))
 

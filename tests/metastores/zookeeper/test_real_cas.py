@@ -73,7 +73,7 @@ async def judge_at(address: str, made: list[Made]) -> list[str]:
 async def test_each_change_happens_once_when_answers_are_lost(
     zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path
 ) -> None:
-    made = await run_storm(zookeeper, zookeeper_chroot, tmp_path, changes=300, unanswered=3, seed=1)
+    made = await run_storm(zookeeper, zookeeper_chroot, tmp_path, changes=150, unanswered=2, seed=1)
     assert await judge_at(zookeeper.url(zookeeper_chroot), made) == []
     assert sum(each.conflicts for each in made) > 10, "they did not meet"
 

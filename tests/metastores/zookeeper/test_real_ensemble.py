@@ -20,8 +20,8 @@ from tests.servers.zookeeper import Ensemble, ZooKeeper
 pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 
 DEADLINE_S = 60.0  # for what takes a second or three on a quiet machine
-READS, READS_LONG = 30, 400
-CHANGES = 50  # that must be made after each failure
+READS, READS_LONG = 15, 400
+CHANGES = 20  # that must be made after each failure
 
 
 async def persistently(call: Callable[[], Awaitable[int]]) -> int:
