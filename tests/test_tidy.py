@@ -16,7 +16,9 @@ import attrs
 ROOT = Path(__file__).parent.parent
 SOURCES = {path.relative_to(ROOT / "src").as_posix(): path for path in sorted((ROOT / "src").rglob("*.py"))}
 SOURCES |= {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.glob("plugins/*/src/**/*.py"))}
-PLUGIN_SOURCES = [path for path in sorted((ROOT / "plugins").rglob("*.py")) if "tests" not in path.parts]
+PLUGIN_SOURCES = [
+    path for path in sorted((ROOT / "plugins").rglob("*.py")) if "tests" not in path.relative_to(ROOT).parts
+]
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
