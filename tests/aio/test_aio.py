@@ -95,6 +95,21 @@ async def test_keys_and_headers_are_written_and_read(tmp_path: Path) -> None:
 
 
 @under_asyncio
+async def test_entry_with_an_id_is_appended_once(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            assert await log.push(b"one", key=b"k", id=("me", 1)) == replog.Position(1, 0)
+            assert await log.append(b"one", id=("me", 1)) == replog.Position(1, 0)
+            assert set(await asyncio.gather(*(log.append(b"two", id=("me", 2)) for _ in range(5)))) == {
+                replog.Position(1, 1)
+            }
+        async with client.write_log("log") as log:
+            assert await log.append(b"two", id=("me", 2)) == replog.Position(1, 1)
+            with pytest.raises(replog.ConfigError):
+                await log.append(b"", id=("me", -1))
+
+
+@under_asyncio
 async def test_jobs_hand_in_ledgers_and_are_swept(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
 

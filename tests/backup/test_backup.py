@@ -95,6 +95,23 @@ async def test_keys_headers_and_tombstones_are_restored(quorum: Quorum, tmp_path
         assert await read(client) == wanted
 
 
+async def test_restored_log_knows_the_ids_of_its_entries(tmp_path: Path) -> None:
+    """L11: nobody has read them there, and the log's first segments may be trimmed before the next roll."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        places = []
+        for each in range(3):
+            async with client.write_log("log") as log:
+                places.append(await log.append(b"x", id=("me", each)))
+        await client.backup(tmp_path / "saved")
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await client.restore(tmp_path / "saved")
+        assert await client.trim_log("log", before="3:0") == replog.Position(1, 0)
+        async with client.write_log("log") as log:
+            assert [await log.append(b"x", id=("me", each)) for each in range(3)] == places
+            assert await client.trim_log("log", before="3:0") == replog.Position(3, 0)
+            assert await log.append(b"x", id=("me", 0)) == places[0]
+
+
 async def test_a_second_back_up_saves_only_what_is_new(tmp_path: Path) -> None:
     directory = tmp_path / "saved"
     async with cluster(3) as world, world.client(QUICK) as client:

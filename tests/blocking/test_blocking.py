@@ -83,6 +83,23 @@ def test_a_log_is_written_read_rolled_trimmed_and_deleted(client: replog.blockin
         client.log_metadata("log")
 
 
+def test_entry_with_an_id_is_appended_once(client: replog.blocking.Client) -> None:
+    with client.write_log("log") as log:
+        assert log.push(b"one", key=b"k", id=("me", 1)) == replog.Position(1, 0)
+        assert log.append(b"one", id=("me", 1)) == replog.Position(1, 0)
+        places: list[replog.Position] = []
+        threads = [threading.Thread(target=lambda: places.append(log.append(b"two", id=("me", 2)))) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert places == [replog.Position(1, 1)] * 5
+    with client.write_log("log") as log:
+        assert log.append(b"two", id=("me", 2)) == replog.Position(1, 1)
+        with pytest.raises(replog.ConfigError):
+            log.append(b"", id=("me", -1))
+
+
 def test_keys_and_headers_are_written_and_read(client: replog.blocking.Client) -> None:
     with client.write_log("log") as log:
         log.append(b"one", key=b"k", headers={"a": b"1"})

@@ -3,7 +3,9 @@
 from tests.mutation.table import SourceMutant
 
 _FIRST = {
-    "log/catalog.py": ("tests/log/test_catalog.py", "tests/log/test_trimming.py"),
+    "log/catalog.py": ("tests/log/test_ids.py", "tests/log/test_catalog.py", "tests/log/test_trimming.py"),
+    "log/producers.py": ("tests/log/test_ids.py",),
+    "protocol/producers.py": ("tests/protocol/test_producers.py", "tests/log/test_ids.py"),
     "log/compacting.py": ("tests/log/test_compacting.py",),
     "log/log_reader.py": (
         "tests/log/test_reading_cancelled.py",
@@ -16,6 +18,7 @@ _FIRST = {
     "log/since.py": ("tests/log/test_since.py",),
     "log/sweeping.py": ("tests/log/test_sweeping.py",),
     "log/log_writer.py": (
+        "tests/log/test_ids.py",
         "tests/log/test_fenced_positions.py",
         "tests/log/test_writer.py",
         "tests/log/test_closing_previous.py",
@@ -52,6 +55,78 @@ def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> So
 
 
 MUTANTS = (
+    _mutant(
+        "trim-drops-unread-ids",
+        "L11",
+        "log/catalog.py",
+        "head.trimmed_before(end if unread is None else min(end, unread))",
+        "head.trimmed_before(end)",
+        "the segment of a leader that died is trimmed before anybody has read its ids",
+    ),
+    _mutant(
+        "record-begun-without-a-touch",
+        "L11",
+        "log/producers.py",
+        "head = await edit(self._name, touch, self._ledgers, self._logs)",
+        "head, _ = await self._logs.get(self._name)",
+        "a trim that looked before there was a record drops the first ids",
+    ),
+    _mutant(
+        "record-goes-back",
+        "L11",
+        "log/producers.py",
+        "if found is not None and found.place >= record.place:",
+        "if found is not None and found.place == record.place:",
+        "a deposed leader writes an older record over that of its successor",
+    ),
+    _mutant(
+        "producers-of-a-deleted-log",
+        "L11",
+        "log/producers.py",
+        "if record is None or record.deletions < self._deletions or self._is_beginning:",
+        "if record is None or self._is_beginning:",
+        "a log takes the ids of a deleted one of its name for its own",
+    ),
+    _mutant(
+        "ids-of-earlier-terms-unread",
+        "L11",
+        "log/producers.py",
+        "if not is_closed and not self._first.entry:",
+        "if not is_closed:",
+        "a leader that goes on in a ledger does not know the ids that are in it",
+    ),
+    _mutant(
+        "open-segment-forgets",
+        "L11",
+        "protocol/producers.py",
+        "while self._recent and self._recent[0][0].segment <= through:",
+        "while self._recent:",
+        "ids are forgotten, or written down, whose entries may still be lost",
+    ),
+    _mutant(
+        "forgotten-id-taken-for-new",
+        "L11",
+        "protocol/producers.py",
+        "if position is None and entry_id.sequence <= producer.forgotten:",
+        "if position is None and entry_id.sequence < producer.forgotten:",
+        "the last id that was forgotten is appended again",
+    ),
+    _mutant(
+        "repetition-not-waited-for",
+        "L11",
+        "log/log_writer.py",
+        "if writer is not None and writer.last_add_confirmed < position.entry:",
+        "if writer is None:",
+        "an entry in flight is said to be confirmed",
+    ),
+    _mutant(
+        "pushed-without-another-look",
+        "L11",
+        "log/log_writer.py",
+        "await self._wait_for_room(len(stored))\n                continue",
+        "await self._wait_for_room(len(stored))\n                position = self.push_nowait(stored)",
+        "two tasks that repeat one id wait for room, and both append it",
+    ),
     _mutant(
         "first-value-kept",
         "-",
@@ -156,8 +231,8 @@ MUTANTS = (
         "previous-stays-open",
         "L1",
         "log/rolling.py",
-        "        await self._close_previous(previous)\n",
-        "",
+        "is_closed = await self._close_previous(previous)\n",
+        "is_closed = False\n",
         "ledgers before the last two stay open, and no takeover fences them",
     ),
     _mutant(

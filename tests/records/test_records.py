@@ -30,6 +30,7 @@ from replog.protocol.model import (
     Position,
     Segment,
 )
+from replog.protocol.producers import KnownProducer, ProducersRecord
 from replog.protocol.quorum import Quorum
 from replog.records.chunks import decode_chunk, encode_chunk
 from replog.records.cursors import decode_cursor, encode_cursor
@@ -57,7 +58,9 @@ from replog.records.paths import (
     log_key_path,
     log_page_key_path,
     log_pending_key_path,
+    log_producers_key_path,
 )
+from replog.records.producers import decode_producers, encode_producers
 from tests.records.samples import DELETED_LOG, LOG, PAGE
 
 FORMATS = Path(__file__).parent.parent / "formats"
@@ -126,13 +129,32 @@ JOB_LEDGER = JobLedger(LOG.name, "nightly/7", 12_347, 1_763_600_000_003)
 
 JOB_PART = JobPart(LOG.name, "nightly/7", 1, 17, 12_347, 1000, "42", 1_763_600_000_004)
 
+PRODUCERS = ProducersRecord(
+    LOG.name,
+    1,
+    5,
+    (
+        KnownProducer("till \N{SNOWMAN}", -1, 1_763_600_000_000, ((0, 4, 17), (7, 5, 0))),
+        KnownProducer("till-2", 41, 1_763_600_000_001, ((42, 1, 3),)),
+    ),
+)
 CURSOR = CursorRecord(LOG.name, "billing", Position(5, 17), 3, "process 1 on here", 1_763_600_000_005, "nonce")
 
 
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
 
 
-Golden = LedgerMetadata | ChunkContents | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart | CursorRecord
+Golden = (
+    LedgerMetadata
+    | ChunkContents
+    | LogMetadata
+    | LogPage
+    | PendingLedger
+    | JobLedger
+    | JobPart
+    | CursorRecord
+    | ProducersRecord
+)
 GOLDEN: dict[str, tuple[Any, Any, Golden, str]] = {
     "ledger-closed-v1": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
     "ledger-open-v1": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
@@ -169,6 +191,12 @@ GOLDEN: dict[str, tuple[Any, Any, Golden, str]] = {
         CURSOR,
         log_cursor_key_path(LOG.name, "c0ffee"),
     ),
+    "log-producers-v1": (
+        encode_producers,
+        lambda key, value: decode_producers(key, value, PRODUCERS.log_name),
+        PRODUCERS,
+        log_producers_key_path(LOG.name),
+    ),
     "log-pending-v1": (encode_pending, decode_pending, PENDING, log_pending_key_path(LOG.name, PENDING.ledger_id)),
 }
 
@@ -189,9 +217,10 @@ def test_every_field_of_a_record_is_written() -> None:
     full = attrs.evolve(UNBOUNDED_LOG, requests=ASKED_LOG.requests)
     logs = ((full, LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
     more = (*logs, ((JOB_LEDGER,), encode_job_ledger), ((JOB_PART,), encode_job_part), ((CURSOR,), encode_cursor))
+    most = (*more, ((PRODUCERS,), encode_producers))
     chunks = ((CHUNK, CHUNK_OF_CHUNKS), encode_chunk)
     unbounded = attrs.evolve(CHUNKED, durability=Durability.WRITE_QUORUM, full_before=73)
-    for records, encode in (((unbounded, LEDGER), encode_ledger), chunks, *more):
+    for records, encode in (((unbounded, LEDGER), encode_ledger), chunks, *most):
         written = json.loads(encode(records[0]))  # type: ignore[arg-type]
         # What a value no longer names concerns only who changes the record (M4).
         fields = [field for field in attrs.fields(type(records[0])) if field.name != "unnamed"]
@@ -442,3 +471,25 @@ def test_enormous_numbers_in_a_log_are_checked_without_counting(dropped: tuple[i
     assert [fault.partition(":")[0] for fault in log.faults()] == ([] if is_right else ["dropped"])
     above = attrs.evolve(log, segments=(Segment(1, 1, 1),), dropped=())
     assert above.faults(), "and one that lists few of so many segments is refused at once"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"log_name": "another"},
+        {"through": -1},
+        {"through": 4},
+        {"deletions": "1"},
+        {"producers": [{"name": "a", "forgotten": 0, "last_ms": 0, "ids": []}]},
+        {"producers": [{"name": "a", "forgotten": 0, "last_ms": 0, "ids": [[1, 1, 0], [1, 1, 1]]}]},
+        {"producers": [{"name": "a", "forgotten": 0, "last_ms": 0, "ids": [[-1, 1, 0]]}]},
+        {"producers": [{"name": "a", "forgotten": 0, "last_ms": 0, "ids": [[1, 1]]}]},
+        {"producers": [{"name": "a", "forgotten": 0, "last_ms": 0, "ids": [[1, 1, 0]]}] * 2},
+    ],
+    ids=str,
+)
+def test_impossible_record_of_producers_is_refused(fault: dict[str, Any]) -> None:
+    """L11: a table that lacks an id would have it appended again."""
+    key = log_producers_key_path(LOG.name)
+    with pytest.raises(MetastoreCorruptError, match="producers"):
+        decode_producers(key, changed(encode_producers(PRODUCERS), **fault), LOG.name)

@@ -559,10 +559,19 @@ class LogWriter:
     def statistics(self) -> dict[str, float]:
         """Counters and gauges: those of the current ledger's writer, and of rolling."""
     async def append(
-        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+        self,
+        data: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        id: tuple[str, int] | None = None,
     ) -> Position:
         """Appends an entry, and returns its position once it is confirmed: it survives from then on. With a key, `data` may be
         None: a tombstone, which says that the key has no value any more.
+
+        An `id` is a producer and a sequence, which rises with that producer's entries. An entry with this id is in the log at
+        most once: repeat it after any failure, on any writer of the log, and the first one's position is returned, even if the
+        data differ (L11). Raises `DuplicateError` if the log has forgotten its position, `ProducersFullError` (not written).
 
         Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
         was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
@@ -584,9 +593,15 @@ class LogWriter:
 
         Raises `trio.WouldBlock` if the byte budget is used up: nothing was pushed. Otherwise as `append`."""
     async def push(
-        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+        self,
+        data: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        id: tuple[str, int] | None = None,
     ) -> Position:
-        """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
+        """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed. With an `id`, as `append`: of a
+        repetition it returns the first one's position, which `flush` confirms."""
     async def flush(self) -> None:
         """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
     async def roll(self) -> Position:

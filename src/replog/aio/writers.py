@@ -88,13 +88,27 @@ class LogWriter(_Writer):
     """The one writer of a log, until somebody else takes over, for any number of tasks. Made by `Client.write_log`."""
 
     async def append(
-        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+        self,
+        data: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        id: tuple[str, int] | None = None,
     ) -> Any:
+        if id is not None:
+            return await self._way.call(lambda: self._inner.append(data, key=key, headers=headers, id=id))
         return await super().append(pack(data, key=key, headers=headers))
 
     async def push(
-        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+        self,
+        data: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        id: tuple[str, int] | None = None,
     ) -> Any:
+        if id is not None:
+            return await self._way.call(lambda: self._inner.push(data, key=key, headers=headers, id=id))
         return await super().push(pack(data, key=key, headers=headers))
 
     def push_nowait(

@@ -24,8 +24,11 @@ from replog.errors import BackupError, ConfigError, KeyExistsError, MetastoreUnc
 from replog.log import appending, sweeping
 from replog.log.log_driver import LogDriver
 from replog.log.log_records import LogRecords
+from replog.log.producers import ProducerRecords
 from replog.protocol.digest import DigestType
+from replog.protocol.envelope import has_id
 from replog.protocol.model import LogMetadata
+from replog.protocol.producers import ProducersRecord
 from replog.protocol.quorum import Quorum
 from replog.records.logs import encode_log
 from replog.records.paths import log_key_path
@@ -55,6 +58,7 @@ class Restorer:
         self._driver = driver
         self._quorum = quorum
         self._password = password
+        self._has_ids = False  # some of the entries that were restored
 
     async def restore(self, names: Sequence[str] | None) -> BackupReport:
         """Restores these logs, or all. Raises `BackupError` before anything is written if one exists, or is not there."""
@@ -92,6 +96,7 @@ class Restorer:
         await sweeping.sweep(name, 0.0, None, self._ledgers, self._driver)
         job = f"restore-{self._ledgers.chance.token(8)}"
         ids: dict[int, int] = {}
+        self._has_ids = False
 
         async def write(segment: SavedSegment) -> None:
             ids[segment.number] = await self._write(name, job, segment)
@@ -100,14 +105,18 @@ class Restorer:
         if not segments:
             return SavedLog(name, 1, 0, 0)
         # As late as possible: from here on the log exists, as a deleted one, and its numbers are taken.
-        await self._begin_at(name, segments[0].number)
+        deletions = await self._begin_at(name, segments[0].number)
+        if self._has_ids:
+            # The first writer that looks finds that all is still to be read, since no entry's id is in the record (L11).
+            empty = ProducersRecord(name, deletions, segments[0].number - 1)
+            await ProducerRecords(self._ledgers).advance(empty)
         wanted = appending.addition(name, [ids[each.number] for each in segments], (job, 1), job, None)
         await appending.append(name, wanted, 0.0, self._ledgers, self._driver, self._password)
         size_bytes = sum(each.size_bytes for each in segments)
         return SavedLog(name, segments[0].number, segments[-1].number, size_bytes, len(segments))
 
-    async def _begin_at(self, name: str, number: int) -> None:
-        """Has the log begin with this segment, as if an earlier one had been deleted before it (L4)."""
+    async def _begin_at(self, name: str, number: int) -> int:
+        """Has the log begin with this segment, as if an earlier one had been deleted before it (L4). Returns how often it was."""
         metastore, key = self._ledgers.records.metastore, log_key_path(name)
         while True:
             head, version = await self._logs.head(name)
@@ -131,7 +140,7 @@ class Restorer:
                     await metastore.put(key, encode_log(wanted), version)
             except (KeyExistsError, VersionConflictError, MetastoreUncertainError):
                 continue
-            return
+            return wanted.deletions
 
     async def _write(self, name: str, job: str, segment: SavedSegment) -> int:
         with ExitStack() as stack:
@@ -147,7 +156,7 @@ class Restorer:
             digest_type = self._digest_type(head)
             writer = await self._ledgers.create(self._quorum, self._password, digest_type, custom)
             async with writer:
-                await _copy(file, writer)
+                self._has_ids |= await _copy(file, writer)
                 last = writer.last_add_confirmed
         # The file was checked, but the writer is another witness: it says where the ledger really ends.
         if last != head.last_entry_id:
@@ -164,10 +173,14 @@ class Restorer:
         raise BackupError(self._directory.path, problem)
 
 
-async def _copy(file: LedgerFile, writer: LedgerWriter) -> None:
+async def _copy(file: LedgerFile, writer: LedgerWriter) -> bool:
+    """Writes the entries of a saved ledger; returns True if some of them have ids."""
+    has_ids = False
     source = file.blocks()
     while blocks := await called(lambda: list(itertools.islice(source, _BLOCKS_AT_ONCE))):
         for block in blocks:
             # A batch has one time, so what was sent at another one must not share it: each block is confirmed first.
             writer.date(block.timestamp_ns)
             await writer.extend(block.payloads)
+            has_ids = has_ids or any(map(has_id, block.payloads))
+    return has_ids

@@ -57,9 +57,11 @@ from replog.errors.ledgers import (
 )
 from replog.errors.logs import (
     CustomMismatchError,
+    DuplicateError,
     JobAbandonedError,
     LogError,
     LogNotFoundError,
+    ProducersFullError,
     SchemaMismatchError,
     TakeoverFailedError,
     TooManyLedgersError,
@@ -124,6 +126,7 @@ __all__ = [
     "CursorLostError",
     "CursorNotFoundError",
     "CustomMismatchError",
+    "DuplicateError",
     "EndOfLogError",
     "EntryNotFoundError",
     "EntryUnreadableError",
@@ -157,6 +160,7 @@ __all__ = [
     "PluginConflictError",
     "PluginNotFoundError",
     "PositionError",
+    "ProducersFullError",
     "ProtocolError",
     "RecoveryUndecidedError",
     "RemoteProtocolError",

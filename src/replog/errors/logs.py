@@ -66,6 +66,39 @@ class TooManyLedgersError(LogError):
         self.ledgers_max = ledgers_max
 
 
+class DuplicateError(LogError):
+    """An id, of `producer` with `sequence`, is below what the log remembers of it: up to `forgotten`, it knows only that this
+    sequence or a later one was written.
+
+    Retry: no: this id will never be appended. Outcome: written, if the producer's sequences rise; read the log to see it."""
+
+    def __init__(self, log_name: str, producer: str, sequence: int, forgotten: int) -> None:
+        super().__init__(
+            log_name,
+            f"sequence {sequence} of producer {producer!r} is not above {forgotten}, up to which the log has forgotten where its "
+            "entries are: it was written before, unless this producer's sequences do not rise; it was not appended again: go on "
+            "with the next one, or read the log to find it",
+        )
+        self.producer = producer
+        self.sequence = sequence
+        self.forgotten = forgotten
+
+
+class ProducersFullError(LogError):
+    """The log remembers as many producers as it can, and this `producer` is new. Has `oldest`, some that were silent for longest.
+
+    Retry: no, not with a new name: use names that stay, one for each place that entries come from. Outcome: not written."""
+
+    def __init__(self, log_name: str, producer: str, producers_max: int, oldest: Sequence[str]) -> None:
+        super().__init__(
+            log_name,
+            f"it remembers {producers_max} producers, and {producer!r} is new: nothing was written. Use names that stay the same "
+            f"when a producer starts again, rather than new ones; silent for longest are {', '.join(map(repr, oldest))}",
+        )
+        self.producer = producer
+        self.oldest = tuple(oldest)
+
+
 class TransactionTableFullError(LogError):
     """The log remembers as many ids of transactions as it can, and this one is new. Has `oldest`, the ids that were committed
     longest ago.

@@ -11,6 +11,7 @@ from replog.hookspecs import LogTrimmed
 from replog.log.cursor_catalog import CursorCatalog
 from replog.log.editing import edit
 from replog.log.log_driver import NO_WRITERS, LogDriver
+from replog.log.producers import ProducerRecords
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import LogMetadata, Position
@@ -29,6 +30,7 @@ async def trim(
     Raises `TrimBlockedError`, `LogNotFoundError`, `PositionError`, `MetastoreError`. If it raises or is cancelled, the log may be
     trimmed or not, and trimmed ledgers may wait to be deleted; the next trim, deletion, sweep or takeover deletes them (L7)."""
     needed: CursorRecord | None = None
+    producers = ProducerRecords(ledgers)
 
     async def cut(head: LogMetadata) -> LogMetadata | None:
         nonlocal needed
@@ -39,7 +41,9 @@ async def trim(
             )
         needed = None if ignores_cursors else await cursors.needed(head)
         end = before.segment if needed is None else min(before.segment, needed.begins_at.segment)
-        trimmed = head.trimmed_before(end)
+        # In spite of everything: what is behind the record of producers says which entries are repetitions (L11).
+        unread = await producers.first_needed(head)
+        trimmed = head.trimmed_before(end if unread is None else min(end, unread))
         return None if trimmed == head else trimmed
 
     with suppress(LogNotFoundError):  # the machine raises it after it has removed what is left of the log
@@ -72,9 +76,17 @@ async def delete(name: str, ledgers: Ledgers, driver: LogDriver, cursors: Cursor
         await driver.drive(machine, NO_WRITERS, password)
     except LogNotFoundError:
         # An earlier deletion may have been cut short before this.
-        await cursors.sweep(name)
+        await _sweep(name, ledgers, driver, cursors)
         raise
+    await _sweep(name, ledgers, driver, cursors)
+
+
+async def _sweep(name: str, ledgers: Ledgers, driver: LogDriver, cursors: CursorCatalog) -> None:
+    """Deletes what belonged to a deleted log beside its ledgers."""
     await cursors.sweep(name)
+    head, _ = await driver.records.head(name)
+    if head is not None:
+        await ProducerRecords(ledgers).forget(head)
 
 
 async def finish(name: str, ledgers: Ledgers, driver: LogDriver) -> None:

@@ -6,6 +6,7 @@ Entries keep the order of the calls across ledgers; `replog.log.rolling` says ho
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -13,15 +14,17 @@ import trio
 from replog.client.endings import WriterContext
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
-from replog.errors import FencedError
+from replog.errors import FencedError, ReplogError
 from replog.log.committers import answer_committers
 from replog.log.log_driver import LogDriver
+from replog.log.producers import Producers
 from replog.log.record_batches import Positions
 from replog.log.rolling import CurrentSegment, NextLedger, Rolling
 from replog.protocol.batch import Payloads, check_payload
 from replog.protocol.chaining import LogChanged
 from replog.protocol.envelope import pack, pack_each
-from replog.protocol.model import Position
+from replog.protocol.model import LedgerState, Position
+from replog.protocol.producers import entry_id_of
 from replog.runtime.nursery import open_service_nursery
 
 # `Position(...)` in a third of the time: without the keywords of a named tuple's constructor.
@@ -49,9 +52,13 @@ class LogWriter(WriterContext):
         self.name = name
         self._ledgers = ledgers
         self._driver = driver
-        self._current = CurrentSegment(writer, changed.metadata.segments[-1].number)
+        self._current = current = CurrentSegment(writer, changed.metadata.segments[-1].number)
         self._next = NextLedger(ledgers, driver, changed, create_ledger, password)
-        self._rolling = Rolling(name, self._current, self._next, ledgers, driver, password)
+        first = Position(current.segment, writer.first_entry_id)
+        self._producers = current.producers = Producers(
+            name, changed.metadata.deletions, first, lambda: current.segment, ledgers, driver.records, password
+        )
+        self._rolling = Rolling(name, current, self._next, ledgers, driver, password)
         self._background = trio.CancelScope()
         self._background_ended = trio.Event()
         self._finished = trio.Event()  # what others had left unfinished
@@ -96,14 +103,27 @@ class LogWriter(WriterContext):
     # -- appending --------------------------------------------------------------------------------------------------
 
     async def append(
-        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+        self,
+        data: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        id: tuple[str, int] | None = None,
     ) -> Position:
         """Appends an entry, and returns its position once it is confirmed: it survives from then on. With a key, `data` may be
         None: a tombstone, which says that the key has no value any more.
 
+        An `id` is a producer and a sequence, which rises with that producer's entries. An entry with this id is in the log at
+        most once: repeat it after any failure, on any writer of the log, and the first one's position is returned, even if the
+        data differ (L11). Raises `DuplicateError` if the log has forgotten its position, `ProducersFullError` (not written).
+
         Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
         was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
         outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell its position."""
+        if id is not None:
+            position = await self._push_once(data, key, headers, id)
+            await self._wait_confirmed(position)
+            return position
         if key is not None or headers is not None:
             data = pack(data, key=key, headers=headers)
         try:
@@ -153,14 +173,51 @@ class LogWriter(WriterContext):
             raise self._current.with_positions(error) from None
 
     async def push(
-        self, data: bytes | None, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+        self,
+        data: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        id: tuple[str, int] | None = None,
     ) -> Position:
-        """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
+        """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed. With an `id`, as `append`: of a
+        repetition it returns the first one's position, which `flush` confirms."""
+        if id is not None:
+            return await self._push_once(data, key, headers, id)
         data = pack(data, key=key, headers=headers)
         check_payload(data)
         await trio.lowlevel.checkpoint()
         await self._wait_for_room(len(data))
         return self.push_nowait(data)
+
+    async def _push_once(
+        self, data: bytes | None, key: bytes | None, headers: Mapping[str, bytes] | None, given: tuple[str, int]
+    ) -> Position:
+        """Puts an entry with an id in flight, unless there is one; returns the position of that (L11)."""
+        entry_id = entry_id_of(given)
+        stored = pack(data, key=key, headers=headers, id=entry_id)
+        check_payload(stored)
+        await trio.lowlevel.checkpoint()
+        window = await self._producers.window()
+        # Nothing may come between looking and pushing: another task may repeat the same id.
+        while (first := window.find(entry_id)) is None:
+            window.check_room(entry_id.producer)
+            try:
+                position = self.push_nowait(stored)
+            except trio.WouldBlock:
+                await self._wait_for_room(len(stored))
+                continue
+            if self._producers.add(window, position, entry_id):
+                self._rolling.want()
+            return position
+        return first
+
+    async def _wait_confirmed(self, position: Position) -> None:
+        """Waits for an entry that may be in flight. Raises why it is not confirmed, as often as it is asked."""
+        writer = self._current.holding(position.segment)
+        if writer is not None and writer.last_add_confirmed < position.entry:
+            await writer.backlog.confirmation(position.entry).wait()
+        self.check_confirmed(position)
 
     async def _wait_for_room(self, size_bytes: int) -> None:
         """Waits for room in the current ledger, which a roll may change meanwhile."""
@@ -259,6 +316,7 @@ class LogWriter(WriterContext):
             with self._background:
                 async with open_service_nursery() as nursery:
                     nursery.start_soon(self._finish)
+                    nursery.start_soon(self._producers.look)
                     nursery.start_soon(answer_committers, self.name, self._ledgers, self._driver, self._rolling)
                     await self._rolling.run()
                     nursery.cancel_scope.cancel()
@@ -291,10 +349,17 @@ class LogWriter(WriterContext):
                 await self._writer.aclose()
                 await self._rolling.complete()
                 await self._finished.wait()
+                await self._summarise_producers()
             except FencedError as error:
                 raise self._current.with_positions(error) from None
             finally:
                 self._background.cancel()
+
+    async def _summarise_producers(self) -> None:
+        """Saves the next writer reading this ledger for ids, if it is closed; what fails, that one does."""
+        if self._writer.metadata.state is LedgerState.CLOSED:
+            with suppress(ReplogError):
+                await self._producers.closed(self.segment)
 
     async def say_farewell(self, error: BaseException) -> None:
         """Stops a roll under way, and closes at the last confirmed entry, if that can be done in a few seconds."""

@@ -26,6 +26,7 @@ from replog.client.sending import SizeLimit
 from replog.errors import FencedError, LedgerNotFoundError, ReplogError, WriteQuorumError
 from replog.hookspecs import LedgersSpliced, LogRolled
 from replog.log.log_driver import LogDriver
+from replog.log.producers import Producers
 from replog.log.record_batches import Positions
 from replog.protocol.additions import AppendRequest
 from replog.protocol.chaining import LogChanged
@@ -46,6 +47,7 @@ class CurrentSegment:
         self.previous: LedgerWriter | None = None
         self._previous_segment = segment  # the number of that one: ledgers of others may be between both (L10)
         self._confirmed: Position | None = None  # in segments before the current one
+        self.producers: Producers | None = None  # of the log, once its writer has set that
         self.lacking: int | None = None  # the ledger before, if it is closed and guaranteed copies of it are missing
 
     @property
@@ -226,7 +228,7 @@ class Rolling:
             self._wanted.set()
         entries_max, bytes_max = ledgers.options.roll_entries, ledgers.options.roll_bytes
         self._limit = SizeLimit(
-            math.inf if entries_max is None else entries_max, math.inf if bytes_max is None else bytes_max, self._want
+            math.inf if entries_max is None else entries_max, math.inf if bytes_max is None else bytes_max, self.want
         )
         self._report()
 
@@ -241,10 +243,11 @@ class Rolling:
         return bool(self._next.metadata.requests)
 
     def _report(self) -> None:
-        self._current.writer.report_to(self._limit, self._want)
+        self._current.writer.report_to(self._limit, self.want)
 
-    def _want(self) -> None:
-        self._wanted.set()  # wakes the background task, which rolls, or ends if the writer has failed
+    def want(self) -> None:
+        """Wakes the background task, which rolls, or ends if the writer has failed."""
+        self._wanted.set()
 
     async def roll(self) -> int:
         """Waits for a roll that begins now or later; returns the new segment's number, or 0 if the background task has ended.
@@ -330,16 +333,23 @@ class Rolling:
             raise
         self._report()
         self._current.previous_confirmed()
-        await self._close_previous(previous)
+        is_closed = await self._close_previous(previous)
         self._ledgers.observe(LogRolled(self._name, segment, writer.ledger_id, previous.ledger_id))
+        if is_closed and self._current.producers is not None:
+            try:
+                # Those between the two were closed when a committer handed them in (L10): all ids are final (L11).
+                await self._current.producers.closed(segment - 1)
+            except ReplogError:
+                self.failures += 1  # the next roll does it
 
-    async def _close_previous(self, previous: LedgerWriter) -> None:
-        """Closes the ledger before the current one. The next roll must wait for it, because a takeover recovers only two."""
+    async def _close_previous(self, previous: LedgerWriter) -> bool:
+        """Closes the ledger before the current one; False if this writer ends before. The next roll must wait for it, because a
+        takeover recovers only two."""
         try:
             # Nobody goes on with an unbounded one either: readers cross to the next ledger when it is closed (L6, L9).
             await previous.finish()
             self._next.learn(previous.metadata)
-            return
+            return True
         except WriteQuorumError as error:
             self._is_rolled_short(previous, error)
         except ReplogError:
@@ -349,16 +359,17 @@ class Rolling:
             try:
                 self._next.learn(await self._ledgers.recover(previous.ledger_id, self._password))
                 self._current.lacking = None
-                return
+                return True
             except LedgerNotFoundError:
                 self._current.lacking = None
-                return  # it was trimmed already
+                return True  # it was trimmed already
             except ReplogError as error:
                 if isinstance(error, WriteQuorumError):
                     self._is_rolled_short(previous, error)
                 self.failures += 1
                 with trio.move_on_after(_RETRY_AFTER_S):
                     await self.leaving.wait()
+        return False
 
     def _is_rolled_short(self, previous: LedgerWriter, error: WriteQuorumError) -> None:
         """Tells those who asked for this roll that it has happened, but that copies of the previous ledger are missing (W8); and

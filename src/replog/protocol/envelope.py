@@ -171,6 +171,11 @@ def pack_each(
     return [pack(each, key=key, headers=of_entry) for each, key, of_entry in together]
 
 
+def has_id(stored: bytes) -> bool:
+    """True if this entry is an envelope that has an id; it may be damaged all the same."""
+    return stored.__class__ is Enveloped and bool(stored[:1]) and bool(stored[0] & _ID)
+
+
 def unpack(stored: bytes) -> tuple[bytes, Envelope]:
     """The data of an entry that is an envelope (empty for a tombstone), and the rest of it. Raises `EnvelopeError`."""
     try:

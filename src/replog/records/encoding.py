@@ -33,6 +33,7 @@ from replog.protocol.model import (
     Segment,
     Transaction,
 )
+from replog.protocol.producers import ProducersRecord
 from replog.records.jobs import JobLedger, JobPart
 
 if TYPE_CHECKING:
@@ -47,10 +48,20 @@ FORMATS: dict[type, int] = {
     JobLedger: 1,
     JobPart: 1,
     CursorRecord: 1,
+    ProducersRecord: 1,
 }
 
 Record = TypeVar(
-    "Record", LedgerMetadata, ChunkContents, LogMetadata, LogPage, PendingLedger, JobLedger, JobPart, CursorRecord
+    "Record",
+    LedgerMetadata,
+    ChunkContents,
+    LogMetadata,
+    LogPage,
+    PendingLedger,
+    JobLedger,
+    JobPart,
+    CursorRecord,
+    ProducersRecord,
 )
 
 _LOG_FIELDS = (  # a log's record without one of these is damaged: a default would hide segments
@@ -72,7 +83,15 @@ _SEGMENT_TYPES = frozenset(
 
 
 def encode(
-    record: LedgerMetadata | ChunkContents | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart | CursorRecord,
+    record: LedgerMetadata
+    | ChunkContents
+    | LogMetadata
+    | LogPage
+    | PendingLedger
+    | JobLedger
+    | JobPart
+    | CursorRecord
+    | ProducersRecord,
 ) -> bytes:
     """The bytes of this record."""
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}

@@ -3,8 +3,8 @@
 Ledgers with ids of up to 10 digits have the key `ledgers/NN/NNNN/NNNN`, those with longer ones
 `long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN`. So no key has more than 10 000 children, and no two ids share a key. A log has the key
 `logs/NAME`, with its name percent-encoded, and below it `logs/NAME/pages/NUMBER`,
-`logs/NAME/pending/LEDGER-ID`, `logs/NAME/jobs/JOB/LEDGER-ID` and `logs/NAME/cursors/CURSOR-ID`. The index chunks of a ledger (M4)
-are below `ledger-chunks/LEDGER-ID`, and not below the ledger's own key, which is deleted with it.
+`logs/NAME/pending/LEDGER-ID`, `logs/NAME/jobs/JOB/LEDGER-ID`, `logs/NAME/cursors/CURSOR-ID` and `logs/NAME/producers`. The index
+chunks of a ledger (M4) are below `ledger-chunks/LEDGER-ID`, and not below the ledger's own key, which is deleted with it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _PAGES_WORD = "pages"
 _PENDING_WORD = "pending"
 _JOBS_WORD = "jobs"
 _CURSORS_WORD = "cursors"
+_PRODUCERS_WORD = "producers"
 _LEADERS_KEY = "leaders"
 _CURSOR_ELECTIONS_KEY = "cursor-elections"
 PART_PREFIX = "part-"  # of a word below a job's key
@@ -173,6 +174,11 @@ def log_cursor_key_path(name: str, cursor_id: str | None = None) -> str:
     """The key of a cursor's record; without an id, the key above all cursors of a log. Raises `ConfigError`."""
     key = f"{log_key_path(name)}/{_CURSORS_WORD}"
     return key if cursor_id is None else f"{key}/{cursor_id}"
+
+
+def log_producers_key_path(name: str) -> str:
+    """The key of what a log remembers of its producers (L11). Raises `ConfigError`."""
+    return f"{log_key_path(name)}/{_PRODUCERS_WORD}"
 
 
 def cursor_election_key_path(name: str, cursor: str) -> str:
