@@ -88,7 +88,9 @@ class _Batches:
 
 @attrs.define
 class _Ledger:
-    marks: Marks = attrs.field(factory=Marks)
+    marks: Marks = attrs.field(factory=Marks)  # those that `SetMarks` set; what batches say is beside them
+    last_add_confirmed: int = -1
+    last_entry_id: int = -1
     stamps: dict[int, _Batches] = attrs.field(factory=dict)
     dropped: DroppedEntries | None = None
 
@@ -135,14 +137,13 @@ class MemoryStorage(Storage):
             case PutBatch(Batch(ledger_id=ledger_id)) | SetMarks(ledger_id) if ledger_id in content.deleted:
                 pass  # it is gone for good
             case PutBatch(batch):
-                ledger = content.ledgers.setdefault(batch.ledger_id, _Ledger())
-                ledger.stamps.setdefault(batch.stamp, _Batches()).put(batch)
+                ledger = content.ledgers.get(batch.ledger_id) or content.ledgers.setdefault(batch.ledger_id, _Ledger())
+                batches = ledger.stamps.get(batch.stamp) or ledger.stamps.setdefault(batch.stamp, _Batches())
+                batches.put(batch)
                 if ledger.dropped is not None:
                     ledger.dropped.stored(batch.stamp, batch.first_entry_id, batch.last_entry_id, batch.stride)
-                marks = ledger.marks
-                confirmed = max(marks.last_add_confirmed, batch.last_add_confirmed)
-                last = max(marks.last_entry_id, batch.last_entry_id)
-                ledger.marks = Marks(marks.key, marks.fence_term, confirmed, last, marks.proof)
+                ledger.last_add_confirmed = max(ledger.last_add_confirmed, batch.last_add_confirmed)
+                ledger.last_entry_id = max(ledger.last_entry_id, batch.last_entry_id)
                 content.batches += 1
             case SetMarks(ledger_id, key, fence_term, last_add_confirmed, proof):
                 ledger = content.ledgers.setdefault(ledger_id, _Ledger())
@@ -186,7 +187,10 @@ class MemoryStorage(Storage):
             if ledger_id in content.deleted:
                 return Marks(fence_term=DELETED_TERM)
             ledger = content.ledgers.get(ledger_id)
-            return ledger.marks if ledger else None
+            if ledger is None:
+                return None
+            confirmed = max(ledger.marks.last_add_confirmed, ledger.last_add_confirmed)
+            return attrs.evolve(ledger.marks, last_add_confirmed=confirmed, last_entry_id=ledger.last_entry_id)
 
     def ledger_ids(self) -> list[int]:
         """As `Storage.ledger_ids`."""

@@ -59,7 +59,7 @@ def _copied(ledger: _Ledger | None) -> _Ledger | None:
     if ledger is None:
         return None
     stamps = {stamp: _copied_batches(batches) for stamp, batches in ledger.stamps.items()}
-    return _Ledger(ledger.marks, stamps, ledger.dropped and ledger.dropped.copy())
+    return attrs.evolve(ledger, stamps=stamps, dropped=ledger.dropped and ledger.dropped.copy())
 
 
 def _copied_batches(batches: _Batches) -> _Batches:
