@@ -5,14 +5,16 @@ bookies: metastore lmdb, storage files, the public API. One task appends 100 B a
 All threads count, because a bookie may commit in a thread of its own. Only replog's own functions count: what they call of
 trio and of the standard library depends on versions. An `async` function that is resumed counts again.
 
-Appends differ: a bookie chooses by measured times where it commits, and every eighth append gives way to other tasks. So
-many appends are recorded, and the calls that occur most often are printed.
+Appends differ: a bookie chooses by measured times where it commits, every eighth append gives way to other tasks, and with
+several bookies a late answer belongs to the append before. So many appends are recorded, the calls that occur most often are
+printed, and how many calls the middle one of all has.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 import threading
@@ -126,7 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = {call.file for call in calls}
     print(
         f"an append with bookies={options.bookies}, storage={options.storage}: {len(calls)} calls of {len(functions)} "
-        f"functions in {len(files)} files ({times} of {len(appends)} appends are exactly like this)"
+        f"functions in {len(files)} files ({times} of {len(appends)} appends are exactly like this; the median is "
+        f"{statistics.median(map(len, appends)):g} calls)"
     )
     return 0
 

@@ -264,7 +264,9 @@ def build(
     assert count <= BATCH_COUNT_MAX, "too many entries for one batch"
     size = len(payloads[0])
     if len(set(map(len, payloads))) == 1:
-        offsets, length = _even_offsets(count, size), count * size
+        is_small = count <= _CACHED_COUNT_MAX  # nearly always
+        offsets = _small_even_offsets(count, size) if is_small else _even_offsets(count, size)
+        length = count * size
     else:
         starts = list(itertools.accumulate(map(len, payloads), initial=0))
         offsets, length = struct.pack(f"<{count + 1}i", *starts), starts[-1]

@@ -44,9 +44,9 @@ class Plan:
         """True if a batch of this ledger is stored."""
         return any(isinstance(each, Batch) and each.ledger_id == ledger_id for each in self.changes)
 
-    def add(self, record_type: RecordType, payload: bytes, checksum: int, change: Change) -> None:
-        """Adds a record; `checksum` is that of its payload."""
-        self.records.append((record_type, payload, checksum))
+    def add(self, record_type: RecordType, payload: bytes, change: MarksOfLedger | int | DropEntries) -> None:
+        """Adds the record of something else than a batch."""
+        self.records.append((record_type, payload, payload_checksum(payload)))
         self.changes.append(change)
         self.size += RECORD_HEADER_BYTES + len(payload)
 
@@ -79,27 +79,27 @@ class Committer:
                 if (ledger_id in ledgers or ledger_id not in deleted) and ledger_id not in dropped:
                     data = batch.data
                     checksum = sealed_checksum(data) if batch.is_sealed else payload_checksum(data)
-                    plan.add(RecordType.BATCH, data, checksum, batch)
+                    # As `add`, which would be a call for each batch.
+                    plan.records.append((RecordType.BATCH, data, checksum))
+                    plan.changes.append(batch)
                     plan.has_batches = True
+                    plan.size += RECORD_HEADER_BYTES + len(data)
             elif mutation.ledger_id in deleted or mutation.ledger_id in dropped:
                 continue
             elif isinstance(mutation, SetMarks):
                 raised = self._raise_marks(mutation, marks.get(mutation.ledger_id))
                 if raised is not None:
                     marks[mutation.ledger_id] = raised
-                    packed = pack_marks(*raised)
-                    plan.add(RecordType.MARKS, packed, payload_checksum(packed), raised)
+                    plan.add(RecordType.MARKS, pack_marks(*raised), raised)
             elif isinstance(mutation, DropEntries):
                 ledger_id = mutation.ledger_id
                 # Replay knows ledgers that were stored later: what changes nothing now must change nothing then.
                 if ledger_id in ledgers or ledger_id in marks or plan.stores(ledger_id):
                     numbers = mutation.stamp, mutation.first_entry_id, mutation.last_entry_id
-                    packed = pack_drop_entries(ledger_id, *numbers)
-                    plan.add(RecordType.DROP_ENTRIES, packed, payload_checksum(packed), mutation)
+                    plan.add(RecordType.DROP_ENTRIES, pack_drop_entries(ledger_id, *numbers), mutation)
             else:
                 dropped.add(mutation.ledger_id)
-                packed = pack_drop(mutation.ledger_id)
-                plan.add(RecordType.DROP, packed, payload_checksum(packed), mutation.ledger_id)
+                plan.add(RecordType.DROP, pack_drop(mutation.ledger_id), mutation.ledger_id)
         return plan
 
     def _raise_marks(self, wanted: SetMarks, before: MarksOfLedger | None) -> MarksOfLedger | None:
