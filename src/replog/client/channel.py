@@ -6,7 +6,7 @@ Every request has a deadline (W6), checked a few times a second for all of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import trio
@@ -58,11 +58,16 @@ class BookieChannel:
         self._on_awaited = on_awaited
         self._busy: trio.Event | None = None  # what `watch` waits for while nothing is outstanding
         self._heard_at_check = 0
+        self._late: int | None = None  # a request whose answer a close waited for in vain
 
     @property
     def silence_s(self) -> float:
         """For how long the bookie has answered nothing while a request was outstanding: up to two checks too little."""
         return max(0, self._checks - self._heard_at_check - 1) * self._check_every_s
+
+    def is_late(self, silence_max_s: float) -> bool:
+        """True if its answers came too late for a close, and it has not answered since; or it is silent for so long."""
+        return self._late in self._outstanding or self.silence_s >= silence_max_s
 
     def connected(self, connection: Connection) -> None:
         """Requests go over this connection from now on."""
@@ -104,6 +109,25 @@ class BookieChannel:
         if self._busy is not None:
             self._wake_watch()
         return True
+
+    def adds_outstanding(self, ledger_id: int) -> list[int]:
+        """The requests to add to this ledger that were not answered yet. Looks at each request: for what is done rarely."""
+        requests = [entry[-1] for entry in self._outstanding.values()]
+        return [each.request_id for each in requests if isinstance(each, AddRequest) and each.ledger_id == ledger_id]
+
+    def call_after(self, request_id: int, ended: Callable[[], None]) -> None:
+        """Calls `ended()` after the answer to this outstanding request, or its failure, was told."""
+        on_answer, *rest = self._outstanding[request_id]
+
+        def tell(answer: Answer, context: object) -> None:
+            on_answer(answer, context)
+            ended()
+
+        self._outstanding[request_id] = (tell, *rest)
+
+    def note_late(self, request_ids: Iterable[int]) -> None:
+        """If one of these requests is not answered yet, the bookie is late until it is."""
+        self._late = next((each for each in request_ids if each in self._outstanding), self._late)
 
     # -- called by the connection -----------------------------------------------------------------------------------
 

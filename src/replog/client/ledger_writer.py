@@ -443,7 +443,9 @@ class LedgerWriter(WriterContext):
         self._take_no_more()
         if self.error is None and not self._is_machine_closed:
             await self._confirm_all()
+        late = self._sender.late_adds()
         await self._close()
+        await late.wait(self.error)
         if self.error is None or self._left is not None:
             await self.complete()
 

@@ -16,6 +16,7 @@ import trio
 from replog.client.batching import Backlog, Batching
 from replog.client.channel import Answer
 from replog.client.driving import ClientContext
+from replog.client.late_adds import LateAdds
 from replog.client.observing import ObservedBacklog
 from replog.client.watching import LAG_CHECK_BYTES, Watching
 from replog.config import ClientOptions
@@ -110,6 +111,10 @@ class BatchSender:
         """Waits until no change of the ensemble is under way, or the writer has failed."""
         while self._machine.is_changing and self.error is None:
             await self.watching.wait_settled()
+
+    def late_adds(self) -> LateAdds:
+        """The adds that were confirmed without these bookies, and that a close waits for a moment."""
+        return LateAdds(self._context.connections.channels.values(), self._identity.ledger_id)
 
     async def leave_open(self, timeout_s: float, *, is_fixed: bool) -> None:
         """Has bookies know what is confirmed, so that readers find all of it without a writer (W5); with `is_fixed` in fragments
