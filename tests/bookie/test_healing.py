@@ -178,6 +178,45 @@ async def test_writer_is_not_fenced_by_a_bookie_that_heals(autojump_clock: trio.
         assert await read_ledger(client, writer.ledger_id) == [b"0", b"1", b"2"]
 
 
+def missing(world: Cluster, ledger_id: int) -> list[int]:
+    """How many entries each bookie lacks that the fullest one has."""
+    held = [
+        sum(each.last_entry_id - each.first_entry_id + 1 for each in b.storage.ranges(ledger_id)) for b in world.bookies
+    ]
+    return [max(held) - each for each in held]
+
+
+@pytest.mark.parametrize("decided_by", ["roll", "close"])
+async def test_open_last_fragment_of_all_bookies_waits_to_be_decided(
+    decided_by: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """B8, F2: with exactly as many bookies as the ensemble has nobody can take the place of the one in doubt. The writer may
+    count what it acknowledged before its loss: so no repair touches the fragment, and the bookie does not vouch, nor fence."""
+    async with cluster(3, HEALING) as world, world.client(FAST, THREE) as client, world.client(FAST, THREE) as repairs:
+        async with client.write_log("events") as log:
+            ledger_id = log.ledger_id
+            for number in range(3):
+                await log.append(b"before %d" % number)
+            bookie = world.bookies[0]
+            await restart_in_doubt(bookie, LOSS, forget=ledger_id)
+            for number in range(3):
+                await log.append(b"after %d" % number)
+                assert (await repairs.repair()).under_replicated == 0, "what is open is not looked at"
+                await trio.sleep(100)
+            assert below(bookie) == ledger_id + 1, "it waits"
+            assert missing(world, ledger_id) == [6, 0, 0], "neither it nor a repair has touched the fragment"
+            if decided_by == "roll":
+                await log.roll()
+                await settled(bookie)
+                await log.append(b"the new ledger has all three")
+        await settled(bookie)
+        if decided_by == "roll":
+            assert missing(world, log.ledger_id) == [0, 0, 0]
+        assert (await repairs.audit()).under_replicated == 1
+        assert (await repairs.repair()).under_replicated == 0
+        assert missing(world, ledger_id) == [0, 0, 0]
+
+
 async def test_takeover_of_an_unbounded_ledger_decides_it(autojump_clock: trio.testing.MockClock) -> None:
     """B8: with as many bookies as the ensemble has, nobody can replace the one in doubt; a new term asks for nothing older."""
     async with cluster(3, BY_HAND) as world, world.client(FAST, THREE) as client:
