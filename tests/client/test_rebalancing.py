@@ -40,6 +40,28 @@ async def test_new_bookie_gets_its_share(quorum: Quorum, autojump_clock: trio.te
         assert (again.planned, again.entries) == (0, report.entries)
 
 
+async def test_few_large_fragments_are_shared(autojump_clock: trio.testing.MockClock) -> None:
+    """Segments of logs are of one size: a giver may fall below its share by a part of one, or the new bookie stays empty."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        for count in (20, 20, 20, 5):
+            async with client.create_ledger() as writer:
+                await writer.extend(ENTRIES[:count])
+        new = (await world.add_bookie()).bookie_id
+        report = await client.rebalance(new)
+        assert (report.share, report.entries, report.moved) == (48, 45, 3)
+        assert (await client.audit()).under_replicated == 0
+        assert (await client.rebalance(new)).planned == 0
+
+
+async def test_no_bookie_is_left_with_less_than_the_new_one(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        async with client.create_ledger() as writer:
+            await writer.extend(ENTRIES)
+        new = (await world.add_bookie()).bookie_id
+        report = await client.rebalance(new)
+        assert (report.share, report.moved) == (15, 0), "it would only change who has none"
+
+
 async def test_rebalancing_keeps_to_the_zones(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(0) as world:
         for zone in "ab":

@@ -1,7 +1,7 @@
 """Rebalancing: copies move onto a bookie that has few, from those that have most, by the same fillings as of repairs (F1-F4).
 
 A bookie's load is counted in entries, as the records say: no bookie is asked. Only fragments whose range is fixed are moved (F2),
-none of them to where the placement policy does not want it, and none from a bookie that has no more than its share.
+none of them to where the placement policy does not want it, and none from a bookie that would have less than the new one then.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class Rebalancer:
             # One that is too large ends nothing: a smaller one behind it may fit.
             if bookie_id in each.ensemble or loads[bookie_id] + each.weight > share:
                 continue
-            givers = [other for other in each.ensemble if loads.get(other, 0) - each.weight >= share]
+            # Not: all that keep their share. Segments of one size leave a part of one over, and would all stay.
+            after = loads[bookie_id] + each.weight
+            givers = [other for other in each.ensemble if loads.get(other, 0) - each.weight >= after]
             givers.sort(key=lambda other: (-loads[other], other))
             for former in givers:
                 if await self._is_wanted(each, former, bookie_id):
