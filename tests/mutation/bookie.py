@@ -18,6 +18,7 @@ _FIRST = {
     "garbage.py": ("tests/bookie/test_garbage.py",),
     "polls.py": ("tests/bookie/test_server.py",),
     "plain_reads.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py"),
+    "queue.py": ("tests/bookie/test_queue.py", "tests/bookie/test_groups.py"),
     "server.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
     "space.py": ("tests/bookie/test_space.py", "tests/bookie/test_full_disk.py"),
 }
@@ -56,9 +57,9 @@ MUTANTS = (
     _mutant(
         "groups-cross-epochs",
         "B1",
-        "commits.py",
-        " or work.epoch != group[0].epoch):",
-        "):",
+        "queue.py",
+        "size_bytes > self._group_bytes_max or work.epoch != group[0].epoch):",
+        "size_bytes > self._group_bytes_max):",
         "one group has what builds on a failed commit and what does not",
     ),
     _mutant(

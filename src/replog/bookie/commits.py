@@ -4,19 +4,18 @@ While one group is on its way to the disk, what arrives gathers into the next: n
 that of one sync. The thread runs while `running` is open, and has ended when that is left. A storage that never
 waits for a disk gets no thread.
 
-What a group is made of, and what becomes of it where there is no space, is in `groups`. When everything that was accepted
-fails, an epoch ends: what is put from then on is of the next one.
+What a group is made of, and what becomes of it where there is no space, is in `groups`; which works it has, in `queue`. When
+everything that was accepted fails, an epoch ends: what is put from then on is of the next one.
 
 Invariants:
 
-- Works are committed, and answered, in the order in which they were put (B2).
+- Works of one ledger are committed, and answered, in the order in which they were put (B2).
 - A work is answered once, and not before it is durable or has failed (B1).
-- A group is of one epoch. Epochs of works never sink.
+- A group is of one epoch, and nothing is committed of one that has ended.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -25,6 +24,7 @@ import trio
 from replog.abc import Reply
 from replog.bookie.calls import StorageCalls
 from replog.bookie.groups import DURABLE, Committer, Group, Work
+from replog.bookie.queue import CommitQueue
 from replog.errors import StorageError
 from replog.protocol.bookie import Accepted, LedgerOnBookie
 from replog.protocol.messages import Response
@@ -49,11 +49,11 @@ class GroupCommit:
         self.queued_bytes = 0
         self.answer_latencies = LatencyHistogram()  # of each group: from accepting its first work to answering
         self._calls = calls
-        self._commit_bytes_max = commit_bytes_max
         self._timeout_s = timeout_s
         self._failed = failed
         self.gathered: list[Work] = []  # put, and not started
-        self._waiting: deque[Work] = deque()
+        self.queue = CommitQueue(commit_bytes_max, self._clock_s)
+        self._waiting = self.queue.waiting
         self._works = 0  # accepted and not answered
         self._epoch = 0  # of what is accepted now. Written in the trio thread
         self._is_drain_scheduled = False
@@ -82,7 +82,7 @@ class GroupCommit:
                 yield
             finally:
                 # Whoever put this waits for an answer, and the tick that was to commit it never comes.
-                while works := self._take_group():
+                while works := self.queue.take():
                     self._answer(self.committer.process(works))
             return
         thread = self._calls.threads.start("replog commit", lambda: self._run(wake))
@@ -110,7 +110,10 @@ class GroupCommit:
         if inline and self._works == len(works) and committer.commits and committer.commit_s < _FAST_COMMIT_S:
             self._answer(committer.process(works))
             return
-        self._waiting += works
+        if self.queue.is_parted:
+            self.queue.put(works)
+        else:
+            self._waiting += works
         if self._wake is not None:
             self._wake.put(True)
         elif not self._is_drain_scheduled:
@@ -125,9 +128,9 @@ class GroupCommit:
     def _drain(self) -> None:
         """Commits a group in the trio thread: what arrived since the last tick. One at a time, to be fair to others."""
         self._is_drain_scheduled = False
-        if works := self._take_group():
+        if works := self.queue.take():
             self._answer(self.committer.process(works))
-        if self._waiting and not self._is_drain_scheduled:
+        if (self._waiting or self.queue.copies) and not self._is_drain_scheduled:
             self._schedule_drain()
 
     # -- in the commit thread ---------------------------------------------------------------------------------------
@@ -136,25 +139,13 @@ class GroupCommit:
         assert self._soon is not None, "the thread runs while `running` is open"
         with self._calls.counting():
             while wake.get():
-                while self._waiting:
-                    group = self.committer.process(self._take_group())
+                while self._waiting or self.queue.copies:
+                    group = self.committer.process(self.queue.take())
                     try:
                         self._soon(self._answer, group)
                     except trio.RunFinishedError:
                         # The event loop has ended: what was committed stays, and nobody waits for an answer.
                         return
-
-    def _take_group(self) -> list[Work]:
-        group: list[Work] = []
-        size_bytes = 0
-        while self._waiting:
-            work = self._waiting[0]
-            size_bytes += work.size_bytes
-            # A group does not cross epochs: what builds on a failed commit must fail with it.
-            if group and (size_bytes > self._commit_bytes_max or work.epoch != group[0].epoch):
-                break
-            group.append(self._waiting.popleft())
-        return group
 
     # -- in the trio thread -----------------------------------------------------------------------------------------
 
@@ -162,6 +153,8 @@ class GroupCommit:
         works = group.works
         self._works -= len(works)
         assert self._works >= 0, "a work is answered once"
+        if self.queue.is_parted:
+            self.queue.answered(works)
         self.answer_latencies.observe(self._clock_s() - works[0].accepted_at_s)
         if group.error is not None:
             self._tell(group.error, works[0].epoch, ends_epoch=group.ends_epoch)

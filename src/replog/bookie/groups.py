@@ -33,7 +33,7 @@ from replog.protocol.proofs import better_proof, head_of, proof_of_head
 from replog.runtime.latencies import LatencyHistogram
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Work:
     """Something accepted, waiting to be durable, and then to be answered."""
 

@@ -111,16 +111,18 @@ class BookieServer:
                 self._accept(request, reply, MESSAGE_BYTES + len(request.batch.data))
             elif isinstance(request, ReadRequest):
                 self._reads.read(request, reply)
-            elif isinstance(request, CopyRequest) and (refusal := self.filling.refuse(request)) is not None:
-                reply([refusal])
+            elif isinstance(request, CopyRequest):
+                if (refusal := self.filling.refuse(request)) is not None:
+                    reply([refusal])
+                else:
+                    self._commits.queue.is_parted = True
+                    self._accept(request, reply, MESSAGE_BYTES + len(request.batch.data))
             elif isinstance(request, ReadLastAddConfirmedRequest):
                 self._reads.read_last_add_confirmed(request, reply)
             elif isinstance(request, RangesRequest):
                 self._reads.ranges(request, reply)
             elif isinstance(request, AdminRequest):
                 self.administrators.ask(request, reply)
-            elif isinstance(request, CopyRequest):
-                self._accept(request, reply, MESSAGE_BYTES + len(request.batch.data))
             else:
                 looked_up_bytes = _LOOKED_UP_BYTES if isinstance(request, RecoveryReadRequest) else 0
                 self._accept(request, reply, MESSAGE_BYTES + looked_up_bytes)
