@@ -51,6 +51,16 @@ def test_healthy_ledgers_end_with_status_0(replog_command: Callable[..., tuple[i
     assert "the metastore does not know it" in errors
 
 
+def test_notes_are_kept_in_a_file(replog_command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    assert replog_command("audit", "--notes", str(notes))[0] == 0
+    assert json.loads(notes.read_bytes())["ledgers"][0] == 1
+    assert replog_command("audit", "--notes", str(notes))[0] == 0
+    notes.write_text("a letter")
+    status, _, errors = replog_command("audit", "--notes", str(notes))
+    assert (status, "delete it" in errors) == (2, True)
+
+
 def test_missing_copies_are_listed_and_end_with_status_1(capsys: Capture) -> None:
     many = tuple((10 * number, 10 * number + 3) for number in range(5))
     missing = (

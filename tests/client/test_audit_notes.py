@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 import trio.testing
@@ -13,6 +15,7 @@ from replog.client.administration import BookieStatistics
 from replog.client.audit_notes import AuditNotes, BookieState
 from replog.client.repair_progress import RepairProgress
 from replog.config import BookieOptions
+from replog.errors import ConfigError
 from replog.hookspecs import AuditEnded, FragmentRepaired
 from replog.protocol.messages import CopyRequest, RangesRequest
 from tests.kit import Cluster, cluster, read_ledger, until
@@ -136,6 +139,88 @@ def test_note_of_an_older_round_does_not_survive_a_change() -> None:
     notes.begin({"a": BookieState(2.0, 0.0, 0.0, 0.0)})
     notes.note(7, 1, older)
     assert not notes.is_full(7, 1, ["a"])
+
+
+async def test_audit_of_a_new_process_asks_only_about_what_is_new(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    notes = tmp_path / "notes"
+    async with cluster(3) as world:
+        async with world.client(QUICK) as client:
+            before = await written(client, 3)
+            assert (await client.audit(notes=notes)).unchanged == 0
+            assert asked(world) == set(before)
+        async with world.client(QUICK) as client:
+            (new,) = await written(client)
+            report = await client.audit(notes=notes)
+            assert (report.ledgers, report.unchanged, asked(world)) == (4, 3, {new})
+            await client.delete_ledger(before[0])
+        async with world.client(QUICK) as client:
+            report = await client.audit(notes=notes)
+            assert (report.ledgers, report.unchanged, asked(world)) == (3, 3, set())
+            assert (await client.audit()).unchanged == 3
+        async with world.client(QUICK) as client:
+            assert (await client.audit()).unchanged == 0, "without notes, it trusts nobody"
+
+
+async def test_saved_notes_do_not_outlive_a_bookies_loss(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Even if the audit that noticed the restart was not the one that could ask: the bookie was away meanwhile."""
+    notes = tmp_path / "notes"
+    async with cluster(3) as world:
+        async with world.client(QUICK) as client:
+            await written(client, 2)
+            assert (await client.audit(notes=notes)).under_replicated == 0
+        victim = world.bookies[1]
+        await victim.kill()
+        async with world.client(QUICK) as client:
+            assert (await client.audit(notes=notes)).under_replicated == 2
+        await victim.start()
+        assert isinstance(victim.storage.inner, MemoryStorage)
+        victim.storage.inner._content.ledgers.clear()
+        for _ in range(2):
+            async with world.client(QUICK) as client:
+                assert (await client.audit(notes=notes)).under_replicated == 2
+
+
+async def test_notes_that_are_something_else_are_refused(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    notes = tmp_path / "notes"
+    async with cluster(3) as world, world.client(QUICK) as client:
+        for value in (b"", b"[]", b'{"format":2,"states":{},"ledgers":[]}', b'{"format":1,"states":{},"ledgers":[1]}'):
+            notes.write_bytes(value)
+            with pytest.raises(ConfigError, match="delete it"):
+                await client.audit(notes=notes)
+            assert notes.read_bytes() == value
+        with pytest.raises(ConfigError, match="cannot be read"):
+            await client.audit(notes=tmp_path)
+        with pytest.raises(ConfigError, match="cannot be written"):
+            await client.audit(notes=tmp_path / "missing" / "notes")
+
+
+def test_saved_notes_are_those_of_the_last_round() -> None:
+    notes = AuditNotes()
+    first = notes.begin({"a": STATE})
+    notes.note(7, 1, first)
+    notes.note(9, 4, notes.begin({"a": BookieState(2.0, 0.0, 0.0, 0.0)}))
+    saved = notes.saved()
+    assert saved == b'{"format":1,"states":{"a":[2.0,0.0,0.0,0.0]},"ledgers":[9,4]}'
+    restored = AuditNotes()
+    restored.restore(saved)
+    restored.begin({"a": BookieState(2.0, 0.0, 0.0, 0.0)})
+    assert restored.is_full(9, 4, ["a"])
+    assert not restored.is_full(7, 1, ["a"]), "it was noted before the bookie was started again"
+    restored.begin({"a": BookieState(3.0, 0.0, 0.0, 0.0)})
+    assert not restored.is_full(9, 4, ["a"])
+
+
+def test_restored_notes_change_nothing_that_is_known() -> None:
+    notes = AuditNotes()
+    notes.begin({"a": BookieState(3.0, 0.0, 0.0, 0.0)})
+    notes.restore(b'{"format":1,"states":{"a":[3.0,0.0,0.0,0.0]},"ledgers":[9,4]}')
+    assert not notes.is_full(9, 4, ["a"])
 
 
 def test_bookies_of_older_versions_have_no_state() -> None:

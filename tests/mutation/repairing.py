@@ -45,8 +45,8 @@ MUTANTS = (
         "noted-although-it-lacks",
         "F3",
         "client/auditing.py",
-        "if looked.is_new and not looked.lacking:",
-        "if looked.is_new:",
+        "if not looked.lacking:\n            # Also",
+        "if looked.is_new:\n            # Also",
         "what lacked copies once is never reported again",
     ),
     _mutant(

@@ -11,6 +11,7 @@ import trio
 
 from replog.api.cursors import CursorVerbs
 from replog.api.ledgers import LedgerVerbs
+from replog.api.notes_file import restore_notes, save_notes
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
 from replog.bookie.serving import ServedBookie
@@ -42,6 +43,7 @@ from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
 from replog.registry import Registry
+from replog.runtime.threads import run_in_thread
 
 
 class Client(LedgerVerbs, CursorVerbs):
@@ -106,12 +108,20 @@ class Client(LedgerVerbs, CursorVerbs):
         membership = self._ledgers.context.membership
         return await declare_lost(bookie_ids, self._ledgers.records, membership, accept_loss=accept_loss)
 
-    async def audit(self, *, progress: ReportProgress | None = None) -> AuditReport:
+    async def audit(
+        self, *, notes: str | os.PathLike[str] | None = None, progress: ReportProgress | None = None
+    ) -> AuditReport:
         """Compares what bookies hold with the records of all ledgers: which entries lack copies, and where. Changes nothing.
 
-        Another audit by this client asks only about ledgers that may have changed. `progress` is called a few times a second, and
-        must return at once. Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
-        return await self._repairer.audit(report=progress)
+        Another audit by this client asks only about ledgers that may have changed; in another process, one with the same file for
+        `notes`. `progress` is called a few times a second, and must return at once. Ledgers with a password need the role of a
+        repairer. Raises `MetastoreError`; `ConfigError` if the file has something else, or cannot be written."""
+        if notes is not None:
+            await run_in_thread(restore_notes, notes, self._repairer.notes)
+        report = await self._repairer.audit(report=progress)
+        if notes is not None:
+            await run_in_thread(save_notes, notes, self._repairer.notes)
+        return report
 
     async def repair(
         self,

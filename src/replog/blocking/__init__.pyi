@@ -213,11 +213,14 @@ class Client:
 
         Raises `LossNotAcceptedError` if confirmed entries may be gone and that is not accepted, `AdministrationError` if one is
         unknown or announced: then nothing was declared. After `MetastoreError` some may be: declaring again is harmless."""
-    def audit(self, *, progress: ReportProgress | None = None) -> AuditReport:
+    def audit(
+        self, *, notes: str | os.PathLike[str] | None = None, progress: ReportProgress | None = None
+    ) -> AuditReport:
         """Compares what bookies hold with the records of all ledgers: which entries lack copies, and where. Changes nothing.
 
-        Another audit by this client asks only about ledgers that may have changed. `progress` is called a few times a second, and
-        must return at once. Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
+        Another audit by this client asks only about ledgers that may have changed; in another process, one with the same file for
+        `notes`. `progress` is called a few times a second, and must return at once. Ledgers with a password need the role of a
+        repairer. Raises `MetastoreError`; `ConfigError` if the file has something else, or cannot be written."""
     def repair(
         self,
         lost: Sequence[str] = (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import attrs
@@ -38,17 +39,28 @@ Placement = Annotated[
 
 
 @takes_connection
-def audit(connection: Connection, placement: Placement = "random", for_programs: AsJSON = False) -> None:
+def audit(
+    connection: Connection,
+    placement: Placement = "random",
+    notes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep here what has all its copies: the next audit with this file asks only about what changed.",
+        ),
+    ] = None,
+    for_programs: AsJSON = False,
+) -> None:
     """Ask all bookies what they hold, and list what lacks copies. Changes nothing.
 
     Exit status 1 if a fragment of a ledger lacks a copy, or is not where --placement wants it."""
-    _end(run(_audit, connection, placement, for_programs))
+    _end(run(_audit, connection, placement, notes, for_programs))
 
 
-async def _audit(connection: Connection, placement: str, for_programs: bool) -> AuditReport:
+async def _audit(connection: Connection, placement: str, notes: Path | None, for_programs: bool) -> AuditReport:
     async with client_from(connection, placement=placement) as client:
         with shown_progress(is_quiet=for_programs) as progress:
-            report = await client.audit(progress=progress)
+            report = await client.audit(notes=notes, progress=progress)
     _show(report, for_programs)
     return report
 

@@ -1,4 +1,4 @@
-"""What earlier audits of one client found complete, so that later ones ask bookies only about what may have changed.
+"""What earlier audits found complete, so that later ones ask bookies only about what may have changed.
 
 A bookie holds less than before only if it was started again, found damage, or is in doubt about its storage (B8). Its statistics
 count all of that, so two equal answers prove that it has lost nothing in between. What a bookie drops because a record names
@@ -9,15 +9,24 @@ Rules, which make this exact:
 - A bookie's state is read before any ledger is asked about, and a note says of which round of states it is.
 - A note holds as long as the ledger's record has the same version, and no member of its fragments changed its state since.
 - A bookie that does not tell its state has changed.
+
+Notes may outlive their process in a file (format 1, a JSON object): `states` has four numbers of each bookie, by its id, as they
+were before it was asked; `ledgers` has a pair for each ledger that lacked nothing: how much higher its id is than the one before,
+and the version of its record. Notes know nothing of a metastore that is put back from a back-up: versions repeat then, and
+bookies may have dropped what old records name. An audit without notes sees that.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
 import attrs
 
 from replog.client.administration import BookieStatistics
+
+FORMAT = 1
 
 
 @attrs.frozen
@@ -75,3 +84,40 @@ class AuditNotes:
         """Forgets all other ledgers: they are deleted, or somebody else's to audit."""
         kept = set(ledger_ids)
         self._full = {ledger_id: note for ledger_id, note in self._full.items() if ledger_id in kept}
+
+    def restore(self, value: bytes) -> None:
+        """Begins with what `saved` returned in another process. Changes nothing if a round has begun. Raises ValueError if the
+        value is something else."""
+        states, ledgers = _decoded(value)
+        if not self._round:
+            round_number = self.begin({bookie_id: BookieState(*numbers) for bookie_id, numbers in states.items()})
+            for ledger_id, version in ledgers:
+                self.note(ledger_id, version, round_number)
+
+    def saved(self) -> bytes:
+        """What was found in the last round, to be restored."""
+        states = {bookie_id: list(attrs.astuple(state)) for bookie_id, state in sorted(self._states.items())}
+        numbers, before = [], 0
+        for ledger_id, (version, noted_in) in sorted(self._full.items()):
+            if noted_in == self._round:
+                numbers += [ledger_id - before, version]
+                before = ledger_id
+        fields = {"format": FORMAT, "states": states, "ledgers": numbers}
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _decoded(value: bytes) -> tuple[dict[str, list[float]], Iterable[tuple[int, int]]]:
+    fields = json.loads(value)
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise ValueError(f"not notes of an audit in format {FORMAT}")
+    states, numbers = fields.get("states"), fields.get("ledgers")
+    if not isinstance(states, dict) or not all(map(_is_state, states.values())):
+        raise ValueError("its states are not four numbers for each bookie")
+    if not isinstance(numbers, list) or len(numbers) % 2 or not all(type(each) is int for each in numbers):
+        raise ValueError("its ledgers are not pairs of numbers")
+    return states, zip(accumulate(numbers[::2]), numbers[1::2], strict=True)
+
+
+def _is_state(value: object) -> bool:
+    is_list = isinstance(value, list) and len(value) == len(attrs.fields(BookieState))
+    return is_list and all(type(each) in (int, float) for each in value)  # type: ignore[attr-defined]

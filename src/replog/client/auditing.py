@@ -52,7 +52,7 @@ class Auditor:
         self._context = context
         self._timeout_s = options.read_timeout_s
         self._ledgers_at_once = options.audit_ledgers_at_once
-        self._notes = AuditNotes()
+        self.notes = AuditNotes()
         self.questions = BookieQuestions(context.connections, options.read_timeout_s)
 
     async def bookies(self) -> Bookies:
@@ -71,7 +71,7 @@ class Auditor:
     async def audit(self, progress: ProgressTracker, has: Callable[[int], bool] = every_ledger) -> AuditReport:
         """Looks at every ledger that `has` is true of. Raises `MetastoreError`."""
         bookies = await self.bookies()
-        found = _Findings(bookies, self._notes.begin(await self._states(bookies)))
+        found = _Findings(bookies, self.notes.begin(await self._states(bookies)))
         # Counting lists all ids once more.
         progress.begin("audit", await self._count(has) if progress.is_watched else 0)
 
@@ -87,7 +87,7 @@ class Auditor:
                 own = list(filter(has, page))
                 await for_each(look, own, self._ledgers_at_once)
                 seen += own
-        self._notes.keep(seen)
+        self.notes.keep(seen)
         return found.report()
 
     async def _count(self, has: Callable[[int], bool]) -> int:
@@ -129,14 +129,15 @@ class Auditor:
             else:
                 named = {attrs.evolve(each, place=0) for each in fixed_fragments(metadata)}
                 looked.lacking = [each for each in looked.lacking if attrs.evolve(each[0], place=0) in named]
-        if looked.is_new and not looked.lacking:
-            self._notes.note(ledger_id, looked.version, found.round_number)
+        if not looked.lacking:
+            # Also if that was known: it is so of this round's states, too.
+            self.notes.note(ledger_id, looked.version, found.round_number)
         found.add(looked)
 
     async def _look_at(self, metadata: LedgerMetadata, version: int, found: _Findings) -> _Looked:
         fragments = fixed_fragments(metadata)
         members = {bookie_id for fragment in fragments for bookie_id in fragment.ensemble}
-        is_new = not self._notes.is_full(metadata.ledger_id, version, members)
+        is_new = not self.notes.is_full(metadata.ledger_id, version, members)
         looked = _Looked(metadata, version, fragments, is_new)
         for fragment in fragments:
             # Also where nothing has changed: no bookie is asked, and what the placement

@@ -48,6 +48,7 @@ class Repairer:
         self._options = options
         self._observe = observe
         self._auditor = Auditor(context, options)
+        self.notes = self._auditor.notes
         self._filler = FragmentFiller(context, self._auditor.questions, options, self.counts)
         # By ledger and first entry of a fragment: entries of which two copies differ, as the last filling of it found (F3).
         self._differing: dict[tuple[int, int], list[tuple[int, int]]] = {}
