@@ -1,16 +1,19 @@
-"""All that `make spec` checks: of one ledger (`models`) and of logs (`log_models`)."""
+"""All that `make spec` checks: of one ledger (`models`), of its record (`record_models`), and of logs (`log_models`)."""
 
 from __future__ import annotations
 
 from tests.spec.log_models import LOG_GOALS, LOG_MODELS, LOG_REMOVALS, LogModel
 from tests.spec.models import GOALS, MODELS, REMOVALS, Model
+from tests.spec.record_models import RECORD_GOALS, RECORD_MODELS, RECORD_REMOVALS, RecordModel
 
-ALL_MODELS: tuple[Model | LogModel, ...] = (*MODELS, *LOG_MODELS)
-ALL_REMOVALS = (*REMOVALS, *LOG_REMOVALS)
-ALL_GOALS = (*GOALS, *LOG_GOALS)
+AnyModel = Model | LogModel | RecordModel
+
+ALL_MODELS: tuple[AnyModel, ...] = (*MODELS, *RECORD_MODELS, *LOG_MODELS)
+ALL_REMOVALS = (*REMOVALS, *RECORD_REMOVALS, *LOG_REMOVALS)
+ALL_GOALS = (*GOALS, *RECORD_GOALS, *LOG_GOALS)
 
 
-def model_named(name: str) -> Model | LogModel:
+def model_named(name: str) -> AnyModel:
     """The model of this name."""
     for model in ALL_MODELS:
         if model.name == name:

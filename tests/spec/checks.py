@@ -5,9 +5,8 @@ from __future__ import annotations
 import attrs
 
 from tests.spec import tlc
-from tests.spec.catalog import model_named
-from tests.spec.log_models import LogModel
-from tests.spec.models import Model, Removal
+from tests.spec.catalog import AnyModel, model_named
+from tests.spec.models import Removal
 
 SAMPLE_STEPS = 80
 
@@ -20,7 +19,7 @@ class Line:
     is_right: bool
 
 
-def check_model(model: Model | LogModel, workers: int, timeout_s: float) -> Line:
+def check_model(model: AnyModel, workers: int, timeout_s: float) -> Line:
     """Every state that the model can reach keeps all invariants; or every state of its samples."""
     options = ("-simulate", f"num={model.samples}", "-depth", str(SAMPLE_STEPS)) if model.samples else ()
     outcome = tlc.check(model.module, model.config(), timeout_s=timeout_s, workers=workers, options=options)

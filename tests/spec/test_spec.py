@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.spec import tlc
-from tests.spec.catalog import ALL_GOALS, ALL_MODELS, ALL_REMOVALS, model_named
+from tests.spec.catalog import ALL_GOALS, ALL_MODELS, ALL_REMOVALS, AnyModel, model_named
 from tests.spec.checks import check_goal, check_model, check_removal
-from tests.spec.log_models import LogModel
-from tests.spec.models import Model, Removal
+from tests.spec.models import Removal
 
 _TIMEOUT_S = 1800.0
 
@@ -38,7 +37,7 @@ def test_names_in_models_are_of_the_module() -> None:
         assert f"{name} ==" in _text(model_named(model).module)
 
 
-@pytest.mark.parametrize("module", ["Ledger", "Log"])
+@pytest.mark.parametrize("module", ["Ledger", "Record", "Full", "Log"])
 def test_each_rule_that_the_module_switches_is_removed_once(module: str) -> None:
     switched = {each.split('"')[0] for each in _text(module).split('Holds("')[1:]}
     removals = [each.rule for each in ALL_REMOVALS if model_named(each.model).module == module]
@@ -55,7 +54,7 @@ def test_smallest_model_holds_and_breaks_without_fencing_reads(checker: None) ->
 
 @pytest.mark.long(is_sampled=False)
 @pytest.mark.parametrize("model", [each for each in ALL_MODELS if not each.is_long], ids=lambda model: model.name)
-def test_model_holds(fetched_checker: None, model: Model | LogModel) -> None:
+def test_model_holds(fetched_checker: None, model: AnyModel) -> None:
     line = check_model(model, 1, _TIMEOUT_S)
     assert line.is_right, line.text
 
