@@ -20,6 +20,7 @@ from replog.client.endings import copy_for_raise
 from replog.errors import ConfigError, FencedError, JobAbandonedError, LedgerNotFoundError
 from replog.records.paths import job_key_path
 from replog.spark.committing import Job, append_job
+from replog.spark.envelopes import RowEncoder
 from replog.spark.jobs import SparkJob, TaskEntries, TaskWriter, parts_of, write_part
 from replog.spark.options import SparkOptions
 from replog.spark.values import BINARY_VALUES
@@ -173,9 +174,11 @@ def test_writers_are_made_in_the_block_of_an_open_job() -> None:
     job._is_open = True
     with pytest.raises(ConfigError, match="must be a function"):
         job.writer("json")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="key='id' must be a function"):
+        job.writer(key="id")  # type: ignore[arg-type]
     assert [job.writer()._writer, job.writer()._writer] == [0, 1]
     with pytest.raises(ConfigError, match="give it to foreachPartition"):
-        TaskWriter(OPTIONS, "job", 0, None, False)([])
+        TaskWriter(OPTIONS, "job", 0, RowEncoder(), False)([])
 
 
 def test_a_fenced_error_in_a_task_shows_how_one_log_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

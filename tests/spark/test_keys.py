@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as arrow
 import pytest
-from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, LongType, MapType, StringType, StructType
 
 import replog
 from replog.errors import ConfigError, SchemaMismatchError
+from replog.protocol.envelope import pack
 from replog.spark.committing import Job, commit_job
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
@@ -23,6 +24,7 @@ from tests.spark.readers import batch_reader, no_client_left, rows
 pytestmark = pytest.mark.needs_spark
 
 HEADERS = MapType(StringType(), BinaryType())
+LISTED = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 SCHEMA = StructType().add("key", BinaryType()).add("value", StringType()).add("headers", HEADERS)
 ARROW = arrow.schema(
     [("key", arrow.binary()), ("value", arrow.string()), ("headers", arrow.map_(arrow.string(), arrow.binary()))]
@@ -106,6 +108,8 @@ def test_keys_beside_the_rows_of_a_json_log(spark_bookies: Bookies, spark_log: s
     [
         (StructType().add("value", BinaryType()).add("key", StringType()), True),
         (StructType().add("headers", HEADERS).add("value", StringType()), True),
+        (StructType().add("headers", LISTED).add("value", StringType()), True),
+        (StructType().add("value", BinaryType()).add("headers", ArrayType(StringType())), False),
         (StructType().add("value", BinaryType()).add("key", LongType()), False),
         (StructType().add("value", BinaryType()).add("headers", MapType(StringType(), StringType())), False),
         (StructType().add("value", BinaryType()).add("topic", StringType()), False),
@@ -131,3 +135,25 @@ def test_rows_that_no_entry_can_be_are_refused() -> None:
     for row, told in refused:
         with pytest.raises(SchemaMismatchError, match=told):
             encoder.payloads(arrow.RecordBatch.from_pylist([row], ARROW))
+
+
+def test_headers_come_as_kafka_has_them() -> None:
+    """Pairs in a list, which may name one header twice: an entry can't."""
+    schema = StructType().add("value", BinaryType()).add("headers", LISTED)
+    pair = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
+    of_arrow = arrow.schema([("value", arrow.binary()), ("headers", arrow.list_(pair))])
+    encoder = ValueEncoder(ValueSchema.of_rows(ValueFormat.BINARY, schema), "log")
+
+    def payloads(*headers: list[dict[str, Any]] | None) -> list[bytes]:
+        return encoder.payloads(
+            arrow.RecordBatch.from_pylist([{"value": b"v", "headers": each} for each in headers], of_arrow)
+        )
+
+    one, two = {"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}
+    assert payloads([one, two], [], None) == [pack(b"v", headers={"a": b"1", "b": b"2"}), b"v", b"v"]
+    for refused, told in (
+        ([one, one], "headers 'a' are there twice"),
+        ([{"key": "a", "value": None}], "texts to bytes"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=f"{told}.*nothing of this task was committed"):
+            payloads(refused)

@@ -40,8 +40,8 @@ SWEEPING_S = 60
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its URL; two workers on two hosts belong to it."""
     need(missing())
-    with spark_cluster(tmp_path_factory.mktemp("spark-cluster")) as url:
-        yield url
+    with spark_cluster(tmp_path_factory.mktemp("spark-cluster")) as cluster:
+        yield cluster.url
 
 
 def log_of(fault: str) -> str:

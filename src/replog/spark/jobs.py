@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
@@ -24,15 +24,18 @@ from replog.errors import ConfigError, JobAbandonedError, ReplogError
 from replog.records.jobs import JobPart
 from replog.records.paths import job_part_key_path
 from replog.spark.committing import Job, abort_job, check_log, commit_job, is_committed
+from replog.spark.envelopes import RowEncoder
 from replog.spark.options import SparkOptions
-from replog.spark.partitions import bytes_of, chunks_of
+from replog.spark.partitions import chunks_of
 from replog.spark.values import BINARY_VALUES
 from replog.spark.writing import Attempt, forget_ledger, told_what_is_needed, write_ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Encode = Callable[[Any], bytes]
+Encode = Callable[[Any], bytes | None]
+KeyOf = Callable[[Any], bytes | None]
+HeadersOf = Callable[[Any], Mapping[str, bytes] | None]
 
 
 def job(
@@ -91,17 +94,23 @@ class SparkJob:
         self._is_open = True
         return self
 
-    def writer(self, encode: Encode | None = None) -> TaskWriter:
+    def writer(
+        self, encode: Encode | None = None, *, key: KeyOf | None = None, headers: HeadersOf | None = None
+    ) -> TaskWriter:
         """A function for one `df.foreachPartition` or `rdd.foreachPartition`; a second action with it raises.
 
-        Each row is an entry: what `encode` makes of it; without it, rows must be bytes, or have one column of bytes. The rows
-        of several writers become visible in the order in which the writers were made. Raises `ConfigError` outside the block."""
+        Each row is an entry: what `encode` makes of it, with the key and the headers that those functions make of it, as
+        `append(data, key=, headers=)` takes them. Without any function, rows must be bytes, or have one column of bytes, or
+        columns `value`, `key` and `headers`, as in the data source. The rows of several writers become visible in the order in
+        which the writers were made. Raises `ConfigError` outside the block."""
         if not self._is_open:
             raise ConfigError("a job's writer is made in the block of the job: with replog.spark.job(...) as job:")
-        if encode is not None and not callable(encode):
-            raise ConfigError(f"encode={encode!r} must be a function from a row to bytes")
+        for name, function in (("encode", encode), ("key", key), ("headers", headers)):
+            if function is not None and not callable(function):
+                raise ConfigError(f"{name}={function!r} must be a function of a row")
         self._writers += 1
-        return TaskWriter(self._options, self._name, self._writers - 1, encode, self._is_committed)
+        encoder = RowEncoder(encode, key, headers)
+        return TaskWriter(self._options, self._name, self._writers - 1, encoder, self._is_committed)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -155,24 +164,24 @@ class SparkJob:
 
 @attrs.frozen
 class TaskWriter:
-    """A function for `foreachPartition`, made by `SparkJob.writer`. Can be pickled, as Spark does, if `encode` can."""
+    """A function for `foreachPartition`, made by `SparkJob.writer`. Can be pickled, as Spark does, if its encoder can."""
 
     _options: SparkOptions
     _job: str
     _writer: int
-    _encode: Encode | None
+    _encoder: RowEncoder
     _is_committed: bool
 
     def __call__(self, rows: Iterable[Any]) -> None:
         """In a task: writes these rows to a ledger of this attempt, and registers it. Nothing is visible before the job's block
-        ends. Raises `ReplogError`, and what `rows` and `encode` raise; then nothing of this attempt ever becomes visible."""
+        ends. Raises `ReplogError`, and what `rows` and the encoder raise; then nothing of this attempt ever becomes visible."""
         context = TaskContext.get()
         if context is None:
             raise ConfigError("this function is for tasks of Spark: give it to foreachPartition")
         if self._is_committed:
             return
         attempt = Attempt(self._options.log, self._job, context.partitionId(), context.taskAttemptId())
-        entries = TaskEntries(map(bytes_of if self._encode is None else self._encode, rows))
+        entries = TaskEntries(map(self._encoder, rows))
         action = str(context.stageId())
         with told_what_is_needed(attempt):
             self._options.run(lambda client: write_part(client, self._options, attempt, self._writer, action, entries))

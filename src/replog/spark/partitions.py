@@ -17,12 +17,12 @@ from uuid import uuid4
 import attrs
 import trio
 from pyspark import TaskContext
-from pyspark.sql.types import Row
 
 import replog
 from replog.errors import ConfigError, FencedError, LedgerNotFoundError, LogNotFoundError
 from replog.protocol.batch import check_payload
 from replog.spark.clients import WorkerClient, worker_client
+from replog.spark.envelopes import bytes_of
 from replog.spark.options import SparkOptions
 from replog.spark.values import check_binary
 
@@ -172,15 +172,3 @@ def chunks_of(entries: Iterator[bytes]) -> Iterator[list[bytes]]:
             chunk, size_bytes = [], 0
     if chunk:
         yield chunk
-
-
-def bytes_of(row: Any) -> bytes:
-    """The entry of a row that is bytes, or has one column of bytes. Raises `ConfigError`."""
-    value = row[0] if isinstance(row, Row) and len(row) == 1 else row
-    if isinstance(value, bytes | bytearray):
-        return bytes(value)
-    what = f"a row of {', '.join(row.__fields__)}" if isinstance(row, Row) else f"{type(row).__name__}"
-    raise ConfigError(
-        f"an entry must be bytes, and {what} is not: say how to make bytes of it, as in "
-        "foreach_partition_writer(..., to_bytes=lambda row: json.dumps(row.asDict()).encode())"
-    )

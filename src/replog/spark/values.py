@@ -34,6 +34,7 @@ from replog.errors import ConfigError, PayloadTooLargeError, SchemaMismatchError
 from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.envelope import pack_each
 from replog.protocol.model import LogMetadata
+from replog.spark.envelopes import headers_of
 from replog.spark.json_values import JsonReader, JsonWriter, MalformedError
 
 FORMAT_KEY = "spark.values"  # in a log's `custom`
@@ -60,6 +61,15 @@ class DecodedRows(NamedTuple):
 
 
 _HEADERS = spark_types.MapType(spark_types.StringType(), spark_types.BinaryType())
+# As Kafka's sources and sinks have them.
+_LISTED_HEADERS = spark_types.ArrayType(
+    StructType(
+        [
+            spark_types.StructField("key", spark_types.StringType()),
+            spark_types.StructField("value", spark_types.BinaryType()),
+        ]
+    )
+)
 _BINARY_SCHEMA = StructType([spark_types.StructField("value", spark_types.BinaryType())])
 _SIMPLE_TYPES = (
     spark_types.BooleanType,
@@ -273,8 +283,8 @@ class ValueEncoder:
                 )
         if keys is None and headers is None:
             return cast("list[bytes]", values)
-        pairs = None if headers is None else [None if each is None else dict(each) for each in headers.to_pylist()]
         try:
+            pairs = None if headers is None else [headers_of(each) for each in headers.to_pylist()]
             return list(pack_each(values, keys, pairs))
         except (TypeError, ConfigError) as error:
             raise SchemaMismatchError(self._log_name, f"{error}; nothing of this task was committed") from error
@@ -405,7 +415,7 @@ def _binary_faults(schema: StructType) -> list[str]:
     wanted = {
         "value": are_bytes,
         "key": are_bytes,
-        "headers": [_all_nullable(field.dataType) == _HEADERS for field in fields],
+        "headers": [_all_nullable(field.dataType) in (_HEADERS, _LISTED_HEADERS) for field in fields],
     }
     names = [field.name for field in fields]
     has_one_each = len(set(names)) == len(names) and "value" in names
@@ -413,9 +423,9 @@ def _binary_faults(schema: StructType) -> list[str]:
         return []
     found = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields) or "none"
     return [
-        f"one column of type binary or string is needed, or value with key (of these types) and headers (map<string,binary>), "
-        f'and there are: {found}. Select it, as in .select(col("value").cast("string")), or say .option("values", "arrow") or '
-        '"json" for any columns'
+        "one column of type binary or string is needed, or value with key (of these types) and headers (map<string,binary> or "
+        f'array<struct<key:string,value:binary>>), and there are: {found}. Select it, as in .select(col("value").cast("string")),'
+        ' or say .option("values", "arrow") or "json" for any columns'
     ]
 
 

@@ -1,0 +1,312 @@
+"""Rounds of killing what Spark needs, while its jobs and a live app write to one log; and an independent count of all rows.
+
+    python -m tests.failures.spark_rounds --rounds 50 --seed 1
+
+Up to five rounds make a campaign, with a cluster of its own: three servers of ZooKeeper, four bookies, a master and two workers
+of Spark with small heaps, and the app, all of them processes. In each round a driver does some jobs (`spark_driver`), and two
+of these are killed meanwhile and started again: an executor, a worker, the driver, a bookie, ZooKeeper's leader. The driver is
+started again until all of its jobs have ended. A campaign ends with a count by `replog.blocking`, which `spark_counting`
+judges, with a sweep, and with another count. Prints a line for each campaign, and ends with 1 if anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+import replog.blocking
+from replog.errors import LogNotFoundError, ReplogError
+from replog.protocol.model import Position
+from replog.testing import read_histories
+from tests.failures.cluster import Cluster, cluster
+from tests.failures.options import LOG
+from tests.failures.processes import Process, until
+from tests.failures.spark_counting import APP, Waited, violations, why_fenced
+from tests.failures.spark_driver import Plan
+from tests.servers.spark_cluster import SparkCluster, spark_cluster
+from tests.servers.zookeeper import Ensemble, ensemble_blocking
+
+CAMPAIGN_ROUNDS = 5
+BOOKIES = 4
+FAULTS = ("executor", "worker", "driver", "bookie", "zookeeper")
+FAULTS_OF_ROUND = 2
+DRIVERS_MAX = 10  # that a round may need
+RUNS_S = 900.0  # a driver and its executors, on a busy machine
+ENDS_S = 1800.0
+EXECUTOR_S = 900.0
+FAULT_AFTER_S_MAX = 25.0
+DOWN_S_MAX = 3.0
+LOOK_S = 0.1
+MERGED_BYTES = (0, 256 << 10)
+
+
+class Watch:
+    """Looks at the log's record all the time, and notes how long commits wait for the app's answer."""
+
+    def __init__(self, client: replog.Client) -> None:
+        self.waits: list[Waited] = []
+        self._client = client
+        self._since_s: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                requests = (await self._client.log_metadata(LOG)).requests
+            except LogNotFoundError:
+                requests = ()
+            except ReplogError:  # the metastore's leader was killed: a request that waits then waits longer
+                await trio.sleep(LOOK_S)
+                continue
+            self._see({request.token for request in requests}, time.monotonic())
+            await trio.sleep(LOOK_S)
+
+    def _see(self, tokens: set[str], now_s: float) -> None:
+        for token in self._since_s.keys() - tokens:
+            self.waits.append(Waited(self._since_s.pop(token), now_s))
+        for token in tokens:
+            self._since_s.setdefault(token, now_s)
+
+
+@attrs.frozen
+class Stage:
+    """What a campaign runs in."""
+
+    directory: Path
+    zookeeper: Ensemble
+    bookies: Cluster
+    spark: SparkCluster
+    app: Process
+
+
+class Campaign:
+    """Some rounds on one stage."""
+
+    def __init__(self, seed: int, stage: Stage) -> None:
+        self.counts: Counter[str] = Counter()
+        self.row_counts: dict[str, int] = {}
+        self.metastore_faults: list[tuple[float, float]] = []
+        self._random = random.Random(seed)
+        self._stage = stage
+        self._deck: list[str] = []
+        self._driver: Process | None = None
+
+    async def run(self, rounds: int) -> None:
+        """Raises AssertionError if something does not come back, or the jobs of a round do not end."""
+        for number in range(1, rounds + 1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._fail)
+                await self._drive(number)
+
+    # -- the driver -----------------------------------------------------------------------------------------------
+
+    async def _drive(self, number: int) -> None:
+        merged_bytes = self._random.choice(MERGED_BYTES)
+        for attempt in range(1, DRIVERS_MAX + 1):
+            place, metastore = str(self._stage.directory), self._stage.bookies.metastore
+            plan = Plan(self._stage.spark.url, metastore, LOG, place, number, attempt, merged_bytes)
+            if attempt == 1:
+                plan.put_files()
+                self.row_counts.update(plan.row_counts())
+            words = ["tests.failures.spark_driver", json.dumps(attrs.asdict(plan))]
+            self._driver = await self._stage.bookies.starter.run(f"driver-{number}.{attempt}", words)
+            self.counts["drivers"] += 1
+            if await self._is_done(self._driver):
+                return
+        raise AssertionError(f"round {number}: its jobs had not ended after {DRIVERS_MAX} drivers")
+
+    async def _is_done(self, driver: Process) -> bool:
+        await until(lambda: _last(driver, "ended") is not None or not driver.is_running, ENDS_S, f"{driver.name} ends")
+        failed = [words for words in driver.said if "failed" in words]
+        self.counts["failed jobs"] += len(failed)
+        for words in failed:
+            print(f"  {driver.name}: {words['failed']}: {words['error'][:300]!r}", flush=True)
+        ended = _last(driver, "ended")
+        if ended is None:
+            return False
+        await driver.ended()
+        return bool(ended["ended"])
+
+    # -- faults ---------------------------------------------------------------------------------------------------
+
+    async def _fail(self) -> None:
+        """Kills what the next cards say, while the driver runs."""
+        kinds: dict[str, Callable[[], Awaitable[None]]] = {
+            "executor": self._kill_executor,
+            "worker": self._kill_worker,
+            "driver": self._kill_driver,
+            "bookie": self._kill_bookie,
+            "zookeeper": self._kill_zookeeper,
+        }
+        for _ in range(FAULTS_OF_ROUND):
+            if not self._deck:
+                self._deck = self._random.sample(FAULTS, len(FAULTS))
+            kind, after_s = self._deck.pop(), self._random.random() * FAULT_AFTER_S_MAX
+            await until(self._driver_runs, RUNS_S, "a driver runs")
+            await trio.sleep(after_s)
+            is_late = not self._driver_runs()
+            await kinds[kind]()
+            self.counts[f"{kind} killed{' late' if is_late else ''}"] += 1
+
+    def _driver_runs(self) -> bool:
+        driver = self._driver
+        return driver is not None and driver.is_running and _last(driver, "runs") is not None
+
+    async def _kill_executor(self) -> None:
+        workers = self._stage.spark.workers
+        if not self._driver_runs():
+            return  # nobody has executors any more
+        try:
+            await until(
+                lambda: any(worker.executors() for worker in workers) or not self._driver_runs(),
+                EXECUTOR_S,
+                "an executor",
+            )
+        finally:
+            found = [pid for worker in workers for pid in worker.executors()]
+        if found:
+            _kill(self._random.choice(found))
+
+    async def _kill_worker(self) -> None:
+        await trio.to_thread.run_sync(self._random.choice(self._stage.spark.workers).restart)
+
+    async def _kill_driver(self) -> None:
+        driver = self._driver
+        assert driver is not None
+        if not self._driver_runs():
+            return
+        words = _last(driver, "runs")
+        assert words is not None
+        _kill(words["java"])
+        await driver.kill()
+
+    async def _kill_bookie(self) -> None:
+        bookie = self._random.choice(self._stage.bookies.bookies)
+        await bookie.running.kill()
+        await trio.sleep(self._random.random() * DOWN_S_MAX)
+        await self._stage.bookies.start_bookie(bookie)
+
+    async def _kill_zookeeper(self) -> None:
+        began_s = time.monotonic()
+        (await self._stage.zookeeper.wait_leader()).kill()
+        await trio.sleep(self._random.random() * DOWN_S_MAX)
+        await trio.to_thread.run_sync(self._stage.zookeeper.heal_blocking)
+        await self._stage.zookeeper.wait_leader()
+        self.metastore_faults.append((began_s, time.monotonic()))
+
+
+def _last(process: Process, word: str) -> dict[str, Any] | None:
+    return next((words for words in reversed(process.said) if word in words), None)
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it ended by itself a moment ago
+        os.kill(pid, signal.SIGKILL)
+
+
+# -- a campaign and its count -------------------------------------------------------------------------------------
+
+
+def entries_of(metastore: str) -> list[tuple[Position, bytes]]:
+    """All that the log has, by a client of its own, without trio. Blocks."""
+    with replog.blocking.connect(metastore) as client, client.read_log(LOG) as reader:
+        return [(record.position, bytes(record.data)) for record in reader]
+
+
+async def campaign(directory: Path, seed: int, rounds: int) -> tuple[Counter[str], list[str]]:
+    """Runs so many rounds in an empty directory; returns what was done, and what was wrong."""
+    history = directory / f"{APP}.history"
+    async with AsyncExitStack() as stack:
+        servers = await trio.to_thread.run_sync(stack.enter_context, ensemble_blocking(directory))
+        metastore = servers.url("/rounds")
+        bookies = await stack.enter_async_context(cluster(directory, bookies=BOOKIES, metastore=metastore))
+        config = {"metastore": metastore, "history": str(history), "actor": APP, "pause_s": 0.05}
+        app = await bookies.starter.run(APP, ["tests.failures.spark_app", json.dumps(config)])
+        await app.says("serves", 60)
+        with ExitStack() as of_spark:
+            spark = await trio.to_thread.run_sync(of_spark.enter_context, spark_cluster(directory))
+            running = Campaign(seed, Stage(directory, servers, bookies, spark, app))
+            watch = Watch(bookies.client)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch.run)
+                await running.run(rounds)
+                nursery.cancel_scope.cancel()
+            of_spark.close()
+        await app.leave()
+        counts, wrong = running.counts, _fences(app, watch, running)
+        events = read_histories([history])
+        entries = await trio.to_thread.run_sync(entries_of, metastore)
+        wrong += violations(entries, events, running.row_counts)
+        wrong += await _swept(bookies.client, metastore, entries)
+    counts["entries"] = len(entries)
+    counts["requests"] = len(watch.waits)
+    counts["confirmed appends"] = sum(event.kind == "confirmed" for event in events)
+    return counts, wrong
+
+
+def _fences(app: Process, watch: Watch, running: Campaign) -> list[str]:
+    """Counts why the app was deposed; returns what may not have been."""
+    wrong, served_s = [], 0.0
+    for words in app.said:
+        if "serves" in words:
+            served_s = words["at_s"]
+        elif "fenced" in words:
+            reason = why_fenced(words["at_s"], served_s, watch.waits, running.metastore_faults)
+            running.counts[f"fenced: {reason or 'for no reason'}"] += 1
+            if not reason:
+                wrong.append(f"{words['fenced']} was deposed though no commit had waited for it: {words['error']}")
+        elif "failed" in words:
+            running.counts["other errors of the app"] += 1
+    return wrong
+
+
+async def _swept(client: replog.Client, metastore: str, entries: list[tuple[Position, bytes]]) -> list[str]:
+    """Deletes what killed attempts left; returns what is wrong then."""
+    await client.sweep_log(LOG, grace_s=0.0)
+    listed = {segment.ledger_id for segment in await client.log_segments(LOG)}
+    left = [each for each in await client.ledgers() if each not in listed]
+    wrong = [f"ledger {each} is in no log, and a sweep has left it" for each in left]
+    again = await trio.to_thread.run_sync(entries_of, metastore)
+    return (
+        wrong if again == entries else [*wrong, f"the log has {len(again)} entries after a sweep, not {len(entries)}"]
+    )
+
+
+def main() -> int:
+    """Runs what the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.failures.spark_rounds", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=CAMPAIGN_ROUNDS)
+    parser.add_argument("--seed", type=int, default=1)
+    words = parser.parse_args()
+    done, wrong, total = 0, 0, Counter[str]()
+    while done < words.rounds:
+        rounds = min(CAMPAIGN_ROUNDS, words.rounds - done)
+        started_s = time.monotonic()
+        directory = Path(tempfile.mkdtemp(prefix=f"spark-rounds-{words.seed}-"))
+        counts, found = trio.run(partial(campaign, directory, words.seed, rounds))
+        done, total, wrong = done + rounds, total + counts, wrong + len(found)
+        said = ", ".join(f"{count} {name}" for name, count in counts.items())
+        print(f"seed {words.seed}: {rounds} rounds in {time.monotonic() - started_s:.0f} s: {said}", *found, sep="\n  ")
+        print(f"  its histories and logs are in {directory}", flush=True)
+        words.seed += 1
+    print(f"{done} rounds, {dict(total)}: {wrong} violations")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
