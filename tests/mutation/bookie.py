@@ -263,4 +263,28 @@ MUTANTS = (
         "denial = Status.NO_ENTRY",
         "a bookie whose storage doubts denies without doubt",
     ),
+    _mutant(
+        "copies-before-what-came-first",
+        "B2",
+        "queue.py",
+        "if waiting and waiting[0].accepted_at_s <= work.accepted_at_s:",
+        "if waiting and waiting[0].accepted_at_s < 0:",
+        "a copy becomes durable before a fence of its ledger that was accepted before it",
+    ),
+    _mutant(
+        "fence-before-copies",
+        "B2",
+        "queue.py",
+        "isinstance(request, CopyRequest) or request.ledger_id in self._ledgers:",
+        "isinstance(request, CopyRequest):",
+        "a fence overtakes what was accepted before it",
+    ),
+    _mutant(
+        "append-waits-for-all-copies",
+        "B9",
+        "queue.py",
+        "COPIES_BYTES_MAX if is_busy else self._group_bytes_max",
+        "self._group_bytes_max",
+        "an append waits until mebibytes of a repair's copies are durable",
+    ),
 )

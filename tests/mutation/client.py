@@ -4,10 +4,15 @@ from tests.mutation.table import SourceMutant
 
 _FIRST = {
     "batching.py": ("tests/client/test_writer.py", "tests/client/test_without_tasks.py"),
+    "late_adds.py": ("tests/client/test_late_adds.py",),
     "entries.py": ("tests/client/test_entries.py",),
     "ledger_reader.py": ("tests/client/test_reader.py",),
     "ledger_records.py": ("tests/client/test_records.py", "tests/client/test_ids.py"),
-    "ledger_writer.py": ("tests/client/test_writer.py", "tests/client/test_without_tasks.py"),
+    "ledger_writer.py": (
+        "tests/client/test_writer.py",
+        "tests/client/test_without_tasks.py",
+        "tests/client/test_late_adds.py",
+    ),
     "ledgers.py": ("tests/client/test_recovering.py", "tests/client/test_reader.py"),
     "recovering.py": ("tests/client/test_recovering.py",),
     "scan.py": ("tests/client/test_reader.py",),
@@ -222,5 +227,21 @@ MUTANTS = (
         "parts.sort(key=lambda part: part.batch.first_entry_id + part.begin * part.batch.stride)",
         "parts.sort(key=lambda part: part.batch.first_entry_id)",
         "a reader that begins inside striped batches gets entries in a wrong order",
+    ),
+    _mutant(
+        "close-leaves-copies-behind",
+        "W7",
+        "ledger_writer.py",
+        "await late.wait(self.error)",
+        "pass",
+        "a program that ends at once leaves its last entries one copy short",
+    ),
+    _mutant(
+        "hung-bookie-delays-each-close",
+        "W6",
+        "late_adds.py",
+        "channel.note_late(request_ids)",
+        "pass",
+        "each of a thousand ledgers that are closed beside a bookie that hangs waits for it",
     ),
 )
