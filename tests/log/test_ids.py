@@ -514,7 +514,17 @@ async def test_deposed_leader_that_looks_late_appends_nothing(autojump_clock: tr
 
 
 def bad_ids() -> Iterator[Any]:
-    yield from (("me",), ("me", -1), ("me", 1 << 63), ("me", True), ("me", "1"), ("", 1), ("x" * 201, 1), ("\ud800", 1))
+    yield from (
+        ("me",),
+        ("me", -1),
+        ("me", 1 << 63),
+        ("me", True),
+        ("me", "1"),
+        ("", 1),
+        ("x" * 201, 1),
+        ("\ud800", 1),
+        ("a\n", 1),
+    )
     yield from ((b"me", 1), "me", ["me", 1], 7)
 
 

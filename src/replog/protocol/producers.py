@@ -69,6 +69,8 @@ def entry_id_of(given: object) -> EntryId:
         raise ConfigError(
             f"a producer's name has 1 to {PRODUCER_BYTES_MAX} bytes in UTF-8, not {size_bytes}: nothing was written"
         )
+    if not producer.isprintable():  # its record would need six bytes for one
+        raise ConfigError(f"the producer {producer!r} has characters that cannot be printed: nothing was written")
     if not 0 <= sequence <= SEQUENCE_MAX:
         raise ConfigError(f"a sequence is a number from 0 to {SEQUENCE_MAX}, not {sequence}: nothing was written")
     return EntryId(producer, sequence)
@@ -151,10 +153,10 @@ class ProducerWindow:
             producer.last_ms = max(producer.last_ms, time_ms)
             self._fold(position, entry_id)
         self.through = max(self.through, through)
-        assert not self._recent or self._recent[0][0].segment > self.through, "what is folded in is not recent any more"
 
     def _fold(self, position: Position, entry_id: EntryId) -> None:
         producer = self._producers[entry_id.producer]
+        assert entry_id.sequence in producer.ids, "what is folded in is known"
         if producer.is_kept:
             assert producer.last is not None, "what is kept is the last one"
             producer.forget(producer.last)

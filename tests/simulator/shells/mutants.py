@@ -21,6 +21,8 @@ from replog.errors import LocalProtocolError
 from replog.log import catalog
 from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
+from replog.log.log_writer import LogWriter
+from replog.log.producers import Producers
 from replog.protocol.filling import LedgerFilling
 from replog.protocol.model import LogMetadata
 from replog.protocol.writing import LedgerWriting
@@ -395,6 +397,22 @@ SHELL_MUTANTS = (
         (Patch(Relocation, "without", "gone = {*bookies.lost, *bookies.draining,", "gone = {*bookies.draining,"),),
         1,
         strategy="repairs",
+    ),
+    Mutant(
+        "ids-behind-the-record-unread",
+        "L11",
+        "a new leader knows only the ids of the record, and not those of the segments behind it",
+        (Patch(Producers, "_read_behind", "for segment in found:", "for segment in found[:0]:"),),
+        3,
+        strategy="repeats",
+    ),
+    Mutant(
+        "repetition-answered-early",
+        "L11",
+        "a repetition of an append in flight is answered before the first one is confirmed",
+        (Patch(LogWriter, "_wait_confirmed", "last_add_confirmed < position.entry", "last_add_confirmed < -1"),),
+        3,
+        strategy="repeats",
     ),
 )
 

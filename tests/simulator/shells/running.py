@@ -31,6 +31,7 @@ from tests.simulator.shells.jobs import JOBS_EVERY, Jobs
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
 from tests.simulator.shells.repairs import PLACEMENT, REPAIRS, Repairs, zone
+from tests.simulator.shells.repeats import REPEATS, Repeats, small_windows
 from tests.simulator.shells.short_lived import SHORT_LIVED_LOG
 from tests.simulator.shells.terms import TERMS, Terms
 from tests.simulator.shells.weather import BURNING, FULL, Weather, drawn_strategy, loses_disks
@@ -155,9 +156,10 @@ class _Run:
         weather.recover = workload.recover
         jobs = Jobs(world, lambda: workload.is_stopping) if self.seed % JOBS_EVERY == JOBS_EVERY - 1 else None
         terms = Terms(world, metastore, lambda: workload.is_stopping) if strategy == TERMS else None
-        await _storm(world, weather, workload, jobs, repairs, terms)
+        repeats = Repeats(world, lambda: workload.is_stopping) if strategy == REPEATS else None
+        await _storm(world, weather, workload, jobs, repairs, terms, repeats)
         if not world.violations:
-            calm = _Calm(world, clients, workload, made, jobs, weather.losses, write_quorums, repairs, terms)
+            calm = _Calm(world, clients, workload, made, jobs, weather.losses, write_quorums, repairs, terms, repeats)
             await _judge(world, calm)
         for bookie in made:
             await bookie.leave()
@@ -221,6 +223,7 @@ async def _storm(
     jobs: Jobs | None,
     repairs: Repairs | None,
     terms: Terms | None,
+    repeats: Repeats | None,
 ) -> None:
     """Everybody acts while the weather is bad, then comes to an end."""
     async with trio.open_nursery() as nursery:
@@ -245,6 +248,13 @@ async def _storm(
                 ("job", jobs.commit),
                 ("sweeper", jobs.sweep),
                 ("jobs' leader", jobs.lead),
+            ):
+                nursery.start_soon(workload.play, role, act)
+        if repeats is not None:
+            for role, act in (
+                ("repeater", repeats.lead),
+                ("repeater", repeats.lead),
+                ("repeated reader", repeats.follow),
             ):
                 nursery.start_soon(workload.play, role, act)
         if repairs is not None:
@@ -298,8 +308,10 @@ class _Calm:
         write_quorums: WriteQuorums,
         repairs: Repairs | None,
         terms: Terms | None,
+        repeats: Repeats | None,
     ) -> None:
         self._terms = terms
+        self._repeats = repeats
         self._write_quorums = write_quorums
         self._repairs = repairs
         self._jobs = jobs
@@ -329,6 +341,8 @@ class _Calm:
                 await self._judge_end_of_log(client)
             if self._jobs is not None:
                 await self._jobs.judge(client)
+            if self._repeats is not None:
+                await self._repeats.judge(client)
             await self._judge_what_is_left(client)
         if self._losses is not None:
             await self._losses.check_healed()
@@ -417,7 +431,8 @@ def simulate_shells(seed: int, transcript: list[str] | None = None, strategy: st
     """Runs a seed; with `transcript`, writes down all that happens. `strategy` is one of `STRATEGIES`, in place of what
     the seed says. Not to be called inside of a trio run."""
     one = _Run(seed, transcript, strategy)
-    with small_chunks() if strategy == TERMS else nullcontext():
+    small = {TERMS: small_chunks, REPEATS: small_windows}.get(strategy or "", nullcontext)
+    with small():
         ended = outcome.capture(run, seed, one.main)
     world = one.world
     assert world is not None

@@ -12,6 +12,7 @@ from tests.simulator.__main__ import main
 from tests.simulator.shells import ShellResult, simulate_shells
 from tests.simulator.shells.command import missing
 from tests.simulator.shells.repairs import REPAIRS
+from tests.simulator.shells.repeats import REPEATS
 from tests.simulator.shells.terms import TERMS
 from tests.simulator.shells.weather import FULL, STRATEGIES
 
@@ -20,6 +21,7 @@ SEEDS = int(os.environ.get("SHELL_SEEDS", "2"))  # more of them, to look for mor
 SEEDS_LONG = max(12, SEEDS)  # in the long lane: every strategy has its turn
 DOUBTING = 26  # a seed in which a bookie in doubt refuses an add
 SHORT = 9  # a seed that is soon over
+REPEATS_SEED = 0  # a seed in which ids are answered, repeated, forgotten and trimmed
 TERMS_SEED = 1  # a seed whose ledger outgrows its record
 LOSSY = 20  # a seed in which single requests and answers are lost: few have that
 
@@ -64,6 +66,25 @@ def test_repairs_make_every_copy_again(seed: int) -> None:
     )
     assert result.coverage["entry on its whole write set"]
     assert result.coverage["second bookie declared lost"]
+
+
+def test_repeated_appends_are_in_the_log_once() -> None:
+    """L11: producers repeat after every failure, through whoever leads, and windows forget nearly everything."""
+    result = simulate_shells(REPEATS_SEED, strategy=REPEATS)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy repeats --first {REPEATS_SEED} --seeds 1 --trace"
+    )
+    for situation in ("id answered", "repeated id answered", "forgotten id refused", "repeated log trimmed"):
+        assert result.coverage[situation], situation
+
+
+@pytest.mark.long(is_sampled=False)
+@pytest.mark.parametrize("seed", range(8))
+def test_repeated_appends_of_more_seeds_are_in_the_log_once(seed: int) -> None:
+    result = simulate_shells(seed, strategy=REPEATS)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy repeats --first {seed} --seeds 1 --trace"
+    )
 
 
 def test_terms_and_chunks_lose_nothing() -> None:

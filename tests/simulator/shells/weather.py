@@ -17,6 +17,7 @@ from replog.testing.simulating.processes import BookieHost, Clients
 from replog.testing.simulating.troubles import BookieTroubles, MetastoreTroubles, NetworkTroubles, drawn_s
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.repairs import REPAIRS
+from tests.simulator.shells.repeats import REPEATS
 from tests.simulator.shells.terms import TERMS
 
 BOOKIE_TROUBLES = ("crash", "leave", "stall", "hang", "slow", "fill", "fail_sync", "damage")
@@ -61,6 +62,7 @@ ALL_STRATEGIES = {
         {"burn": 1, "forget": 2, "crash": 4, "leave": 1, "slow": 1, "cut": 2, "deadly": 2, "lossy": 1, "damage": 2},
         0.4,
     ),
+    REPEATS: ({"crash": 2, "slow": 1, "cut": 2, "isolate": 1, "deadly": 3, "unreliable": 4, "orphan": 1}, 0.5),
     TERMS: ({"crash": 2, "slow": 1, "cut": 2, "deadly": 3, "lossy": 1, "unreliable": 2, "orphan": 1}, 0.6),
 }
 BURNING = ("burning", REPAIRS)  # a bookie is lost for good
