@@ -175,5 +175,7 @@ class LoadedPlugins:
         return refused(name, self.origins[name], fault)
 
 
-def _hook_names() -> list[str]:
-    return [name for name, _ in inspect.getmembers(hookspecs, inspect.isfunction) if name.startswith("replog_")]
+@cache
+def _hook_names() -> tuple[str, ...]:
+    functions = inspect.getmembers(hookspecs, inspect.isfunction)
+    return tuple(name for name, _ in functions if name.startswith("replog_"))
