@@ -27,6 +27,7 @@ from replog.errors import (
 )
 from replog.metastores.memory import MemoryMetastore
 from replog.registry import Registry
+from tests.forks import Forked
 from tests.kit import ONE, read_ledger, read_log
 
 HOLDER = """
@@ -170,20 +171,20 @@ async def test_a_placement_that_nobody_offers(tmp_path: Path) -> None:
 # -- other processes ------------------------------------------------------------------------------------------------
 
 
-def start(program: str, directory: Path, ready: str) -> subprocess.Popen[str]:
+def start(program: str, directory: Path, ready: str) -> Forked:
     """A process that runs this program, and has said that it is ready."""
-    process = subprocess.Popen([sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE, text=True)
+    process = Forked([sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == ready
     return process
 
 
-def hold(directory: Path) -> subprocess.Popen[str]:
+def hold(directory: Path) -> Forked:
     """A process that has the directory open, and a log in it."""
     return start(HOLDER, directory, "ready\n")
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: Forked) -> None:
     """Kills the process, and waits until it is gone."""
     process.kill()
     assert process.stdout is not None

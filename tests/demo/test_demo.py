@@ -17,6 +17,7 @@ import pytest
 from replog import cli
 from replog.demo import running
 from replog.protocol.model import Position
+from tests.forks import run
 
 REPLOG = [sys.executable, "-m", "replog.cli"]
 TIMEOUT_S = 120
@@ -25,12 +26,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_demonstration_passes_without_a_terminal(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = run(
         [*REPLOG, "demo", "--entries", "1000"],
         env=os.environ | {"TMPDIR": str(tmp_path), "LANG": "C.UTF-8", "COLUMNS": "100"},
-        capture_output=True,
         timeout=TIMEOUT_S,
-        stdin=subprocess.DEVNULL,
+        text=False,
     )
     shown = done.stdout.decode()
     assert (done.returncode, done.stderr) == (0, b""), shown

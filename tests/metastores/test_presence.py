@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from replog.metastores.presence import Presence, Seat
+from tests.forks import run
 
 LOOK = """
 import sys
@@ -24,7 +24,7 @@ print(presence.is_there(seat), presence.is_gone(seat), presence.sit_down().numbe
 def seen_by_another(path: Path, seat: Seat) -> str:
     """Whether another process sees this one there, and gone, and which seat it takes itself."""
     command = [sys.executable, "-c", LOOK, str(path), str(seat.number), str(seat.incarnation)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    return str(run(command).stdout).strip()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from replog.protocol.model import Position
 from replog.testing import History, judge, read_histories
 from replog.testing.history import RULES, Event, HistoryError, latencies_s, quantile
+from tests.forks import Forked
 
 Final = list[tuple[Position, str]]
 
@@ -313,7 +314,7 @@ for number in itertools.count():
 
 def test_a_killed_process_leaves_a_readable_file(tmp_path: Path) -> None:
     path = tmp_path / "history"
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as process:
+    with Forked([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         while path.stat().st_size < 10_000:

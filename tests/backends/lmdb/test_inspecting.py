@@ -15,6 +15,7 @@ from replog.backends.lmdb.inspecting import inspect_ledger, inspect_storage
 from replog.errors import EntryNotFoundError, StorageDamagedError, StorageIdentityError, StorageUncertainError
 from replog.runtime.lmdb_file import check_data_file
 from replog.testing.storage_exam import make_batch
+from tests.forks import Forked
 
 SECRET = b"a secret that nobody may see"
 
@@ -146,7 +147,7 @@ while os.getppid() == parent:
 
 def test_a_running_bookie(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    with Forked(command, stdout=subprocess.PIPE, text=True) as writer:
         try:
             assert writer.stdout is not None
             assert writer.stdout.readline() == "writing\n"

@@ -34,6 +34,7 @@ from replog.errors import (
 from replog.protocol.mutations import DELETED_TERM
 from replog.registry import Registry
 from replog.testing.storage_exam import make_batch
+from tests.forks import Forked
 
 SMALL = LMDBStorageOptions(map_bytes=1 << 20)
 
@@ -303,7 +304,7 @@ def test_dead_readers_do_not_keep_old_pages(tmp_path: Path) -> None:
     with opened(tmp_path, SMALL) as storage:
         storage.commit([large(1, 0)])
         command = [sys.executable, "-c", STALE_READER, str(tmp_path)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        with Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
             assert reader.stdout is not None
             assert reader.stdout.readline() == b"reading\n"
             reader.send_signal(signal.SIGKILL)

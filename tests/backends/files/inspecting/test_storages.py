@@ -20,6 +20,7 @@ from tests.backends.files.inspecting.places import (
     open_quick,
     traces,
 )
+from tests.forks import Forked
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True], ids=["inside", "elsewhere"])
@@ -104,7 +105,7 @@ print("open", flush=True)
 sys.stdin.read()
 """
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, text=True) as owner:
+    with Forked([sys.executable, "-c", script], stdin=pipe, stdout=pipe, text=True) as owner:
         try:
             assert owner.stdout is not None
             assert owner.stdout.readline() == "open\n"
