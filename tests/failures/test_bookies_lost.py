@@ -115,7 +115,7 @@ async def repair_without(client: replog.Client, bookie_id: str) -> replog.AuditR
 async def test_killed_bookie_is_made_up_for_while_appends_go_on(tmp_path: Path, is_long: bool) -> None:
     """The run of 13,000 ledgers, or a small one: the repair ends within ten minutes, and appends are confirmed at most twice as
     late beside it."""
-    count = 13_000 if is_long else 200
+    count = 13_000 if is_long else 60
     with four_bookies(tmp_path) as servers:
         confirmed: list[bytes] = []
         alone, beside = list[Wait](), list[Wait]()

@@ -11,7 +11,7 @@ from etcd_servers import Store
 from replog.testing import serve_proxy
 
 PROCESSES = 3
-WORDS = 25
+WORDS = 12
 
 CHILD = """
 import contextlib, json, sys, trio

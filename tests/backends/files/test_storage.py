@@ -25,6 +25,7 @@ from replog.errors import (
 from replog.testing import check_storage
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
+from tests.forks import Forked
 
 SMALL = FilesOptions(journal_file_bytes=64 << 10)
 
@@ -43,14 +44,14 @@ def test_exam(tmp_path: Path, options: FilesOptions, is_long: bool) -> None:
     check_storage(lambda path: open_storage(str(path), options), tmp_path, kills=kills, steps=steps)
 
 
-@pytest.mark.sized
-def test_exam_on_a_disk_in_memory(tmp_path: Path, is_long: bool) -> None:
+@pytest.mark.long(is_sampled=False)  # what MemoryDisk does is seen in all tests of crashes
+def test_exam_on_a_disk_in_memory(tmp_path: Path) -> None:
     disk = MemoryDisk()
 
     def open_in_memory(path: Path) -> Storage:
         return open_storage(str(path), SMALL, disk=disk)
 
-    check_storage(open_in_memory, tmp_path, survives_processes=False, steps=300 if is_long else 100)
+    check_storage(open_in_memory, tmp_path, survives_processes=False)
     assert list(tmp_path.iterdir()) == []
     assert disk.open_count == 0
 
@@ -79,7 +80,7 @@ sys.stdin.read()
 
 def test_a_second_process_waits_for_the_first_to_die(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
         with pytest.raises(StorageInUseError, match=f"open in process {holder.pid}\\."):
