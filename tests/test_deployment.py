@@ -21,30 +21,50 @@ from tests.cli.test_inspect import run
 from tests.kit import until
 
 FILES = Path(__file__).parents[1] / "docs" / "how-to" / "files"
-METRIC = re.compile(r"\breplog_bookie_\w+")
+METRIC = re.compile(r"\breplog_(?:bookie|logs?|cursor|machine)s?(?:_\w+)?\b")
 
 
 async def served_names(directory: Path) -> set[str]:
-    """The names of all samples that a bookie with a socket serves."""
+    """The names of all samples: of a bookie with a socket, its logs and their cursors, and a machine."""
 
     class Once(Collector):
         def collect(self) -> Iterator[Metric]:
-            return metrics.collect(client.bookies)
+            yield from metrics.collect(client.bookies)
+            yield from measured.collect()
+            yield from metrics.collect_machines([counter])
 
     options = replog.BookieOptions(listen=("tcp:127.0.0.1:0",), repair="auto")
-    async with replog.embed(directory, bookie_options=options) as client:
+    async with (
+        replog.embed(directory, bookie_options=options) as client,
+        client.run_machine("counter", replog.ReplicatedCounter) as counter,
+    ):
+        await counter.add(1)
         await until(lambda: "repair_under_replicated" in client.bookies[0].statistics(), 60)
+        async with client.cursor("counter", "audit") as cursor:
+            await cursor.receive()
+            await cursor.commit()
+        measured = metrics.LogMetrics(client)
+        await measured.look()
         registry = CollectorRegistry()
         registry.register(Once())
         return set(METRIC.findall(generate_latest(registry).decode()))
 
 
-async def test_dashboard_and_alerts_name_metrics_that_bookies_serve(tmp_path: Path) -> None:
+async def test_dashboard_and_alerts_name_metrics_that_are_served(tmp_path: Path) -> None:
     served = await served_names(tmp_path)
     for name in ("grafana-dashboard.json", "prometheus-alerts.yaml"):
         named = set(METRIC.findall((FILES / name).read_text(encoding="utf-8")))
-        assert len(named) >= 5
+        for kind in ("bookie", "log", "cursor", "machine"):
+            assert len([each for each in named if each.startswith(f"replog_{kind}_")]) >= 2, (name, kind)
         assert named - served == set(), name
+
+
+async def test_page_names_all_metrics_of_logs_cursors_and_machines(tmp_path: Path) -> None:
+    page = (FILES.parent / "monitoring.md").read_text(encoding="utf-8")
+    for name in await served_names(tmp_path):
+        kind, _, rest = name.removeprefix("replog_").partition("_")
+        if kind in ("log", "cursor", "machine") and rest:
+            assert f"`{rest}`" in page, f"docs/how-to/monitoring.md does not name {name}"
 
 
 def test_dashboard_panels_have_their_own_places() -> None:

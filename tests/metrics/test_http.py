@@ -12,10 +12,12 @@ import trio
 import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
+import replog
 from replog import metrics
 from replog.errors import ConfigError, StorageFullError
 from replog.metrics.health import State
-from tests.kit import Cluster, cluster
+from tests.kit import ONE, Cluster, cluster
+from tests.metrics.kit import parsed as parsed_samples
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -169,3 +171,19 @@ async def test_an_address_that_is_taken() -> None:
 async def test_what_is_no_address(address: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         await metrics.serve_metrics(address, ())
+
+
+async def test_logs_and_machines_are_served_beside_bookies() -> None:
+    async with cluster(2) as world, world.client(quorum=ONE) as client, trio.open_nursery() as nursery:
+        async with client.run_machine("counter", replog.ReplicatedCounter) as counter:
+            await counter.add(1)
+            measured = metrics.LogMetrics(client)
+            serve = functools.partial(metrics.serve_metrics, logs=measured, machines=[counter])
+            where = await nursery.start(serve, "127.0.0.1:0")
+            status, _, body = await Asked(world, where).get("/metrics")
+            found = parsed_samples(body.decode())
+            assert status == 200
+            assert found["replog_log_known"] == {("counter",): 1}
+            assert list(found["replog_machine_commands_total"].values()) == [1]
+            assert (await Asked(world, where).get("/health"))[0] == 200, "a process without bookies is well"
+        nursery.cancel_scope.cancel()

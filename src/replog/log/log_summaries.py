@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import attrs
 
@@ -43,23 +43,34 @@ class CursorLag:
 
 
 @attrs.frozen
+class Appended:
+    """What was appended to a log between two looks. `size_bytes` counts the values; None: unknown."""
+
+    entries: int
+    size_bytes: int | None
+
+
+@attrs.frozen
 class LogSummary:
     """What is known of a log at one moment. None: unknown, never a guess.
 
     `end` is the position after the last entry that is known to be confirmed. `size_bytes` counts the values; the times are by the
-    writers' clocks, in ms since the epoch. `state` and `writer` are those of the last ledger: what `custom["writer"]` says.
-    `problem` says why bookies could not answer."""
+    writers' clocks, in ms since the epoch. `state` and `writer` are those of the last ledger: what `custom["writer"]` says; and
+    `bookies` those that its next entry goes to, none once it is closed. `held` is what each segment holds that was looked at, by
+    its number. `problem` says why bookies could not answer."""
 
     metadata: LogMetadata
     cursors: tuple[CursorRecord, ...] = ()
     lags: Mapping[str, CursorLag] = attrs.field(factory=dict)
     state: LedgerState | None = None
     writer: str | None = None
+    bookies: tuple[str, ...] | None = None
     end: Position | None = None
     entries: int | None = None
     size_bytes: int | None = None
     first_sent_ms: int | None = None
     last_sent_ms: int | None = None
+    held: Mapping[int, Contents | None] = attrs.field(factory=dict, repr=False)
     problem: str | None = None
 
     @property
@@ -72,6 +83,24 @@ class LogSummary:
         """How many segments no cursor needs any more, so that a trim may drop them; None if there are no cursors."""
         slowest = self.slowest_cursor
         return None if slowest is None else max(0, slowest.begins_at.segment - self.metadata.first_segment_number)
+
+    def absent_bookies(self, announced: Set[str] | None) -> int | None:
+        """How many bookies it is written to that are not announced, so that what is appended lacks copies; None: unknown."""
+        return None if self.bookies is None or announced is None else len(set(self.bookies) - announced)
+
+    def appended_since(self, before: LogSummary) -> Appended | None:
+        """What was appended since an earlier look; None if one of the two does not say it, or that place was trimmed away."""
+        if before.end is None or before.end.segment not in self.held:
+            return None
+        later = [each for number, each in self.held.items() if number >= before.end.segment]
+        entries = _sum(None if each is None else each.entries for each in later)
+        if entries is None or entries < before.end.entry:
+            return None  # less than before: an open ledger of which fewer bookies answered
+        then = before.held.get(before.end.segment)
+        then_bytes = None if then is None else _size_bytes(then)
+        now_bytes = _sum(None if each is None else _size_bytes(each) for each in later)
+        size_bytes = None if now_bytes is None or then_bytes is None else now_bytes - then_bytes
+        return Appended(entries - before.end.entry, size_bytes)
 
 
 @attrs.frozen
@@ -257,12 +286,22 @@ def _with_totals(summary: LogSummary, held: Sequence[_Held], *, is_whole: bool) 
         summary,
         state=None if last is None or last.ledger is None else last.ledger.state,
         writer=None if last is None or last.ledger is None else last.ledger.custom.get("writer"),
+        bookies=None if last is None or last.ledger is None else _written_to(last.ledger),
         end=None if last is None or last.contents is None else Position(last.segment.number, last.contents.entries),
         entries=_sum(None if each is None else each.entries for each in contents) if is_whole else None,
         size_bytes=_sum(None if each is None else each.size_bytes for each in contents) if is_whole else None,
         first_sent_ms=filled[0].first_sent_ms if is_whole and filled and filled[0] is not None else None,
         last_sent_ms=filled[-1].last_sent_ms if filled and filled[-1] is not None else None,
+        held={each.segment.number: each.contents for each in held},
     )
+
+
+def _written_to(ledger: LedgerMetadata) -> tuple[str, ...]:
+    return () if ledger.state is LedgerState.CLOSED else ledger.last_fragment.ensemble
+
+
+def _size_bytes(contents: Contents) -> int | None:
+    return contents.size_bytes if contents.entries else 0
 
 
 def _has_no_lengths(ledger: LedgerMetadata) -> bool:

@@ -57,6 +57,7 @@ class Core(Generic[State]):
         self.commands = 0  # applied so far
         self.checked: tuple[Position, str] | None = None  # the last CHECK, and the hash of the core there
         self.snapshot_commands = 0  # how many were applied in the last snapshot that is known
+        self.takeovers = 0  # that this process has seen: not a part of the state
         self._sessions: dict[int, _Session] = {}
         self._next_session = 1
 
@@ -95,6 +96,8 @@ class Core(Generic[State]):
             self.checked = position, self.hash()
         elif entry.kind == Kind.HASH:
             self._compare(entry.body)
+        elif entry.kind == Kind.LEAD:
+            self.takeovers += 1
         elif entry.kind == Kind.READ:
             raise UnknownCommandError("a read is not an entry: something else wrote to this log")
         self.position = position

@@ -39,7 +39,8 @@ class MachineStatus:
     """Where a member is: how far it has applied the log, and whether it leads.
 
     `commands` were applied since the log began. `leads_from` is where the leadership of this member began, None without one.
-    `restoring` is the part of a snapshot that was read, while this member reads one; otherwise None."""
+    `restoring` is the part of a snapshot that was read, while this member reads one; otherwise None. `takeovers` are those of the
+    machine that this member has seen since it was started, in what it replayed, too. `time_ns` is the machine's time."""
 
     member_id: str
     position: Position
@@ -47,6 +48,8 @@ class MachineStatus:
     sessions: int
     leads_from: Position | None
     restoring: float | None
+    takeovers: int
+    time_ns: int
 
 
 class RunningMachine(Generic[State]):
@@ -76,8 +79,16 @@ class RunningMachine(Generic[State]):
     def status(self) -> MachineStatus:
         """Where this member is."""
         core = self._member.core
-        numbers = core.position, core.commands, len(core.sessions), self._member.leads_from, self._member.restoring
-        return MachineStatus(self._member.member_id, *numbers)
+        return MachineStatus(
+            self._member.member_id,
+            core.position,
+            core.commands,
+            len(core.sessions),
+            self._member.leads_from,
+            self._member.restoring,
+            core.takeovers,
+            core.time_ns,
+        )
 
     async def read(self, function: Callable[[State], Result]) -> Result:
         """What the function returns of the state, in which every command is applied that was answered before this was called.

@@ -1,8 +1,10 @@
-"""What bookies measure, for Prometheus: `collect`, and a small server of `/metrics` and `/health`.
+"""What bookies, logs and state machines measure, for Prometheus: a small server of `/metrics` and `/health`, and what is in it.
 
-For an app that serves bookies: `await nursery.start(replog.metrics.serve_metrics, "127.0.0.1:9181", client.bookies)`. Names are
-`replog_bookie_` and what `statistics()` calls it, with units and endings by Prometheus' conventions. Nothing is measured here:
-reading what bookies count costs something only when somebody asks. `collect` and `serve_metrics` need the extra `metrics`.
+For an app that serves bookies: `await nursery.start(replog.metrics.serve_metrics, "127.0.0.1:9181", client.bookies)`. With
+`logs=LogMetrics(client)` logs and their cursors are looked at whenever somebody asks; `machines=[counters]` are those that run
+here. Names begin with `replog_bookie_`, `replog_log_`, `replog_cursor_` or `replog_machine_`, with units and endings by the
+conventions of Prometheus. Nothing is measured here: reading what is known costs something only when somebody asks. All but health
+and options needs the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -17,12 +19,19 @@ from replog.metrics.options import MetricsOptions
 if TYPE_CHECKING:
     from replog.metrics.collecting import collect
     from replog.metrics.http import serve_metrics
+    from replog.metrics.logs import LogMetrics
+    from replog.metrics.machines import collect_machines
 
-__all__ = ["Health", "MetricsOptions", "collect", "health_of", "serve_metrics"]
+__all__ = ["Health", "LogMetrics", "MetricsOptions", "collect", "collect_machines", "health_of", "serve_metrics"]
 
 # What needs the packages of the extra, and the module that has it. It is imported when a program asks for it: health, options and
 # `replog bookie` without --metrics work without the extra.
-_OF_EXTRA = {"collect": "replog.metrics.collecting", "serve_metrics": "replog.metrics.http"}
+_OF_EXTRA = {
+    "LogMetrics": "replog.metrics.logs",
+    "collect": "replog.metrics.collecting",
+    "collect_machines": "replog.metrics.machines",
+    "serve_metrics": "replog.metrics.http",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from http import HTTPStatus
+from typing import TypeVar
 
 import attrs
 import h11
@@ -24,7 +25,11 @@ from replog.bookie.serving import ServedBookie
 from replog.errors import ConfigError
 from replog.metrics.collecting import collect
 from replog.metrics.health import Health, health_of
+from replog.metrics.logs import LogMetrics
+from replog.metrics.machines import KnownMachine, collect_machines
 from replog.metrics.options import MetricsOptions, parse_listen
+
+Item = TypeVar("Item")
 
 _log = logging.getLogger("replog.metrics")
 
@@ -37,22 +42,24 @@ _TEXT = "text/plain; charset=utf-8"
 
 async def serve_metrics(
     listen: str,
-    bookies: Iterable[ServedBookie] | Callable[[], Iterable[ServedBookie]],
+    bookies: Iterable[ServedBookie] | Callable[[], Iterable[ServedBookie]] = (),
     *,
+    logs: LogMetrics | None = None,
+    machines: Iterable[KnownMachine] | Callable[[], Iterable[KnownMachine]] = (),
     options: MetricsOptions | None = None,
     health: Callable[[], Health] | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Answers `/metrics` and `/health` at HOST:PORT until cancelled; `await nursery.start(serve_metrics, "127.0.0.1:9181",
-    client.bookies)` gives where it listens. The bookies are those of this trio run, or a function that says which they are
-    now.
+    client.bookies)` gives where it listens. The bookies, and the machines, are those of this trio run, or a function that says
+    which they are now. `logs` are looked at whenever somebody asks for `/metrics`.
 
     Raises `ConfigError` if it cannot listen there. It speaks no TLS and asks nobody who they are: listen where only those
     are who may know."""
     host, port = parse_listen(listen)
-    current: Callable[[], Iterable[ServedBookie]]
-    current = bookies if callable(bookies) else partial(tuple, tuple(bookies))
-    server = _Server(current, options or MetricsOptions(), health or (lambda: health_of(current())))
+    current = _now(bookies)
+    measured = _Measured(current, logs, _now(machines))
+    server = _Server(measured, options or MetricsOptions(), health or (lambda: health_of(current())))
     try:
         listeners = await trio.open_tcp_listeners(port, host=host or None, backlog=_BACKLOG)
     except OSError as error:
@@ -70,12 +77,34 @@ async def serve_metrics(
                 await each.aclose()
 
 
-class _Bookies(Collector):
-    def __init__(self, bookies: Callable[[], Iterable[ServedBookie]]) -> None:
+def _now(each: Iterable[Item] | Callable[[], Iterable[Item]]) -> Callable[[], Iterable[Item]]:
+    """What there is at any time: a function says it, or it is always the same."""
+    return each if callable(each) else partial(tuple, tuple(each))
+
+
+class _Measured(Collector):
+    """All that is answered at `/metrics` but for the process' own."""
+
+    def __init__(
+        self,
+        bookies: Callable[[], Iterable[ServedBookie]],
+        logs: LogMetrics | None,
+        machines: Callable[[], Iterable[KnownMachine]],
+    ) -> None:
         self._bookies = bookies
+        self._logs = logs
+        self._machines = machines
+
+    async def look(self) -> None:
+        """What can't be said at once is looked up."""
+        if self._logs is not None:
+            await self._logs.look()
 
     def collect(self) -> Iterator[Metric]:
-        return collect(self._bookies())
+        yield from collect(self._bookies())
+        if self._logs is not None:
+            yield from self._logs.collect()
+        yield from collect_machines(self._machines())
 
     def describe(self) -> list[Metric]:
         return []  # what there is, is known when it is asked for
@@ -91,15 +120,16 @@ class _Answer:
 class _Server:
     def __init__(
         self,
-        bookies: Callable[[], Iterable[ServedBookie]],
+        measured: _Measured,
         options: MetricsOptions,
         health: Callable[[], Health],
     ) -> None:
+        self._measured = measured
         self._options = options
         self._health = health
         self._connections = 0
         self._registry = CollectorRegistry()
-        self._registry.register(_Bookies(bookies))
+        self._registry.register(measured)
         ProcessCollector(registry=self._registry)
 
     async def serve(self, stream: trio.SocketStream) -> None:
@@ -124,7 +154,7 @@ class _Server:
             request = await self._request(http, stream)
             if request is None:
                 return
-            answer = self._answer(request)
+            answer = await self._answer(request)
             is_head = request.method == b"HEAD"
         except h11.RemoteProtocolError as error:
             # In any other state h11 allows no answer.
@@ -161,7 +191,7 @@ class _Server:
                 return None
             http.receive_data(await stream.receive_some(_RECEIVE_BYTES))
 
-    def _answer(self, request: h11.Request) -> _Answer:
+    async def _answer(self, request: h11.Request) -> _Answer:
         path = request.target.partition(b"?")[0]
         if request.method not in (b"GET", b"HEAD"):
             return _refusal(405, "only GET and HEAD")
@@ -170,6 +200,7 @@ class _Server:
             return _Answer(200 if health.is_well else 503, _JSON, json.dumps(health.to_json()).encode() + b"\n")
         if path == b"/metrics":
             accept = b",".join(value for name, value in request.headers if name == b"accept").decode("latin-1")
+            await self._measured.look()
             encode, content_type = choose_encoder(accept)
             return _Answer(200, content_type, encode(self._registry))
         return _refusal(404, "there are /metrics and /health")

@@ -8,18 +8,30 @@ import pytest
 from replog.cli.top.log_rendering import LOG_ORDERS, log_picture
 from replog.cli.top.logs import LogRow, Logs
 from replog.cli.top.table import View
+from replog.log.log_looks import LogListing
 from replog.log.log_summaries import CursorLag, LogSummary
+from replog.protocol.contents import Contents
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
 
 
 def summary(
-    name: str = "orders", *, segment: int = 1, first: int = 1, entries: int | None = 10, **known: object
+    name: str = "orders", *, first: int = 1, held: tuple[int | None, ...] = (10,), **known: object
 ) -> LogSummary:
-    segments = tuple(Segment(number, 100 + number, 0) for number in range(first, segment + 1))
-    metadata = LogMetadata(name, segments, first_segment_number=first, next_segment_number=segment + 1)
-    end = None if entries is None else Position(segment, entries)
-    return LogSummary(metadata, state=LedgerState.OPEN, end=end, entries=entries, **known)  # type: ignore[arg-type]
+    """A log whose segments hold so many entries of 5 bytes each; the last one is open."""
+    segments = tuple(Segment(first + place, 100 + place, 0) for place in range(len(held)))
+    metadata = LogMetadata(name, segments, first_segment_number=first, next_segment_number=first + len(held))
+    end = None if held[-1] is None else Position(segments[-1].number, held[-1])
+    contents = {
+        segment.number: None if count is None else Contents(count, 5 * count)
+        for segment, count in zip(segments, held, strict=True)
+    }
+    entries = None if None in held else sum(filter(None, held))
+    return LogSummary(metadata, state=LedgerState.OPEN, end=end, entries=entries, held=contents, **known)  # type: ignore[arg-type]
+
+
+def listing(*names: str, left_out: int = 0, bookies: frozenset[str] = frozenset()) -> LogListing:
+    return LogListing(names, left_out, bookies)
 
 
 def with_cursor(name: str, lag: CursorLag) -> LogSummary:
@@ -32,36 +44,50 @@ def with_cursor(name: str, lag: CursorLag) -> LogSummary:
 @pytest.mark.parametrize(
     ("before", "after", "rate"),
     [
-        (summary(entries=10), summary(entries=30), 10.0),
-        (summary(entries=10), summary(entries=10), 0.0),
-        (summary(entries=10), summary(segment=2, entries=20), 5.0),  # rolled meanwhile
-        (summary(segment=2, entries=10), summary(segment=2, first=2, entries=14), 2.0),  # trimmed meanwhile
-        (summary(segment=2, entries=10), summary(segment=3, first=2, entries=14), None),  # both
-        (summary(entries=None), summary(entries=14), None),
-        (summary(entries=14), summary(entries=None), None),
-        (summary(entries=14), summary(entries=1), None),  # another log
+        (summary(held=(10,)), summary(held=(30,)), 10.0),
+        (summary(held=(10,)), summary(held=(10,)), 0.0),
+        (summary(held=(10,)), summary(held=(12, 8)), 5.0),  # rolled meanwhile
+        (summary(held=(3, 10)), summary(first=2, held=(14,)), 2.0),  # trimmed meanwhile
+        (summary(held=(3, 10)), summary(first=2, held=(14, 0, 6)), 5.0),  # both
+        (summary(held=(10,)), summary(first=2, held=(14,)), None),  # what was there is gone, and nobody counted it
+        (summary(held=(10,)), summary(held=(None, 4)), None),
+        (summary(held=(None,)), summary(held=(14,)), None),
+        (summary(held=(14,)), summary(held=(None,)), None),
+        (summary(held=(14,)), summary(held=(1,)), None),  # fewer bookies answered
+        (summary(held=(14,)), summary(first=2, held=(1,)), None),  # another log of this name
     ],
 )
 def test_rate_is_what_two_looks_say(before: LogSummary, after: LogSummary, rate: float | None) -> None:
     logs = Logs()
-    logs.listed(["orders"])
+    logs.listed(listing("orders"))
     assert logs.rows() == [LogRow(name="orders")]
     logs.summarized(before, 100.0)
     assert logs.rows()[0].entries_rate is None
     logs.summarized(after, 102.0)
     assert logs.rows()[0].entries_rate == rate
+    appended = after.appended_since(before)
+    assert (None if appended is None else appended.size_bytes) == (None if rate is None else 10 * rate)
+
+
+def test_bookies_that_a_log_is_written_to_and_that_are_gone_are_counted() -> None:
+    logs = Logs()
+    logs.listed(listing("a", "b", "c", bookies=frozenset("124")))
+    logs.summarized(summary("a", bookies=("1", "2", "3")), 1.0)
+    logs.summarized(summary("b", bookies=("1", "2", "4")), 1.0)
+    logs.summarized(summary("c"), 1.0)
+    assert [row.absent_bookies for row in logs.rows()] == [1, 0, None]
 
 
 def test_what_is_known_stays_when_a_look_fails() -> None:
     logs = Logs()
-    logs.listed(["a", "b"], 7)
+    logs.listed(listing("a", "b", left_out=7))
     logs.summarized(summary("a"), 1.0)
     logs.failed("a", "no answer")
     logs.failed("gone", "no answer")
     logs.summarized(summary("gone"), 1.0)
     [first, second] = logs.rows()
     assert (first.problem, first.state, first.entries_rate, second.state) == ("no answer", "open", None, "unknown")
-    logs.listed(["b"])
+    logs.listed(listing("b"))
     assert [row.name for row in logs.rows()] == ["b"]
     assert logs.left_out == 0
 
@@ -69,7 +95,7 @@ def test_what_is_known_stays_when_a_look_fails() -> None:
 ROWS = [
     LogRow(name="audit", summary=with_cursor("audit", CursorLag(1234, 5 << 10, 75.0)), entries_rate=99.0),
     LogRow(name="orders", summary=with_cursor("orders", CursorLag(0, 0, 0.0)), entries_rate=12_345.0),
-    LogRow(name="a-name-that-is-longer-than-its-column", summary=summary(entries=None), problem="bookies are away"),
+    LogRow(name="a-name-that-is-longer-than-its-column", summary=summary(held=(None,)), problem="bookies are away"),
     LogRow(name="zero", problem="not known within 3 s"),
 ]
 
@@ -96,9 +122,9 @@ def test_the_whole_picture() -> None:
 def test_the_widest_has_everything() -> None:
     [_, _, headings, odd, first, *_] = drawn(ROWS, View(200, 9))
     assert " ".join(headings.split()) == (
-        "log state entries/s entries bytes segments slowest cursor lag lag bytes behind droppable writer"
+        "log state entries/s entries bytes segments slowest cursor lag lag bytes behind droppable absent writer"
     )
-    assert first.split()[-5:] == ["5.0", "KiB", "1m15s", "0", "worker-1"]
+    assert first.split()[-6:] == ["5.0", "KiB", "1m15s", "0", "-", "worker-1"]
     assert odd.endswith("bookies are away")
 
 

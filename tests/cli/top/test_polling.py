@@ -6,11 +6,12 @@ import pytest
 import trio
 import trio.testing
 
-from replog.cli.top import model, polling
+from replog.cli.top import model
 from replog.cli.top.logs import Logs
 from replog.cli.top.model import Cluster, Row, State
 from replog.cli.top.polling import LogPoller, Poller
 from replog.errors import MetastoreError
+from replog.log import log_looks
 from tests.kit import cluster
 
 
@@ -107,7 +108,7 @@ async def hanging(key: str) -> dict[str, bytes]:
 async def test_logs_are_looked_at_while_they_are_wanted(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polling, "_LOGS_MAX", 2)
+    monkeypatch.setattr(log_looks, "LOGS_MAX", 2)
     async with cluster(3) as world, world.client() as client, trio.open_nursery() as nursery:
         logs, wanted = Logs(), [False]
         poller = LogPoller(client, logs, b"", interval_s=10.0, timeout_s=2.0)

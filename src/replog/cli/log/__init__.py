@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from replog.cli.apps import App
-from replog.cli.log import appending, compacting, looking, printing, retaining, transactions
+from replog.cli.log import appending, compacting, looking, measuring, printing, retaining, transactions
 
 app = App(no_args_is_help=True, help="Write, read and look after logs.")
 app.command("list")(looking.list_logs)
 app.command()(looking.show)
+app.command()(measuring.metrics)
 app.command()(appending.append)
 app.command()(printing.read)
 app.command()(printing.tail)

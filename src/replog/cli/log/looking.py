@@ -29,6 +29,7 @@ _LOG_COLUMNS = (
     ("state", -11),
     ("slowest cursor", -30),
     ("droppable", 9),
+    ("absent", 6),
     ("writer", -1),
 )
 _SEGMENT_COLUMNS = (
@@ -72,13 +73,15 @@ async def _list(connection: Connection, long: bool, for_programs: bool) -> None:
             return
         listing = Listing(*_LOG_COLUMNS)
         password = connection.password()
+        bookies = frozenset(each.bookie_id for each in await client.remote_bookies())
         async for _, summary in concurrently(lambda each: _summary(client, each, password), names):
             if summary is None:
                 continue
+            absent = summary.absent_bookies(bookies)
             if for_programs:
-                print_json_line("log", summary_as_json(summary))
+                print_json_line("log", {**summary_as_json(summary), "absent_bookies": absent})
             else:
-                listing.add(_summary_for_people(summary))
+                listing.add(_summary_for_people(summary, absent))
 
 
 async def _summary(client: Client, name: str, password: bytes) -> LogSummary | None:
@@ -88,7 +91,7 @@ async def _summary(client: Client, name: str, password: bytes) -> LogSummary | N
         return None  # it was deleted after it was listed
 
 
-def _summary_for_people(summary: LogSummary) -> list[object]:
+def _summary_for_people(summary: LogSummary, absent_bookies: int | None) -> list[object]:
     metadata, slowest = summary.metadata, summary.slowest_cursor
     cursor = None
     if slowest is not None:
@@ -105,6 +108,7 @@ def _summary_for_people(summary: LogSummary) -> list[object]:
         None if summary.state is None else summary.state.value,
         cursor,
         summary.droppable_segments,
+        absent_bookies,
         summary.writer,
     ]
 

@@ -156,7 +156,12 @@ def _row_as_json(row: Row, *, is_total: bool = False) -> dict[str, Any]:
 
 def _log_as_json(row: LogRow) -> dict[str, Any]:
     held = {"log": row.name} if row.summary is None else summary_as_json(row.summary)
-    return {**held, "entries_rate": row.entries_rate, "problem": row.problem or None}
+    return {
+        **held,
+        "entries_rate": row.entries_rate,
+        "absent_bookies": row.absent_bookies,
+        "problem": row.problem or None,
+    }
 
 
 # -- live ---------------------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ _COLUMNS: tuple[Column[LogRow], ...] = (
     Column("lag bytes", 10, 9, lambda row: as_size(row.lag.size_bytes)),
     Column("behind", 6, 8, lambda row: as_duration(row.lag.age_s)),
     Column("droppable", 9, 10, _of(lambda summary: as_count(summary.droppable_segments))),
-    Column("writer", 16, 11, _of(lambda summary: (summary.writer or "")[:16])),
+    Column("absent", 6, 11, lambda row: as_count(row.absent_bookies)),
+    Column("writer", 16, 12, _of(lambda summary: (summary.writer or "")[:16])),
 )
 LOG_ORDERS: tuple[Order[LogRow], ...] = (
     Order("log", lambda row: None),

@@ -1,14 +1,13 @@
 """Turns repeated summaries of logs into rows. Pure: the caller says what time it is.
 
-A rate is the difference between two summaries, where both say how much there was: otherwise it is unknown.
+A rate is what was appended between two summaries, where both say it: otherwise it is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import attrs
 
+from replog.log.log_looks import LogListing
 from replog.log.log_summaries import CursorLag, LogSummary
 
 
@@ -19,6 +18,7 @@ class LogRow:
     name: str
     summary: LogSummary | None = None
     entries_rate: float | None = None  # per second
+    absent_bookies: int | None = None  # that it is written to, and that are not announced
     problem: str = ""
 
     @property
@@ -43,13 +43,14 @@ class Logs:
     def __init__(self) -> None:
         self.problem = ""
         self.left_out = 0  # how many logs are not looked at
+        self._bookies: frozenset[str] | None = None
         self._rows: dict[str, LogRow] = {}
         self._looked_s: dict[str, float] = {}
 
-    def listed(self, names: Iterable[str], left_out: int = 0) -> None:
+    def listed(self, listing: LogListing) -> None:
         """These are the logs that are looked at, of all that there are."""
-        self.problem, self.left_out = "", left_out
-        self._rows = {name: self._rows.get(name, LogRow(name=name)) for name in names}
+        self.problem, self.left_out, self._bookies = "", listing.left_out, listing.bookies
+        self._rows = {name: self._rows.get(name, LogRow(name=name)) for name in listing.names}
         self._looked_s = {name: at_s for name, at_s in self._looked_s.items() if name in self._rows}
 
     def summarized(self, summary: LogSummary, now_s: float) -> None:
@@ -60,9 +61,12 @@ class Logs:
             return  # it vanished from the list meanwhile
         rate = None
         if before.summary is not None:
-            count, seconds = _entries_since(before.summary, summary), now_s - self._looked_s[name]
-            rate = None if count is None or seconds <= 0 else count / seconds
-        self._rows[name] = LogRow(name=name, summary=summary, entries_rate=rate, problem=summary.problem or "")
+            appended, seconds = summary.appended_since(before.summary), now_s - self._looked_s[name]
+            rate = None if appended is None or seconds <= 0 else appended.entries / seconds
+        absent = summary.absent_bookies(self._bookies)
+        self._rows[name] = LogRow(
+            name=name, summary=summary, entries_rate=rate, absent_bookies=absent, problem=summary.problem or ""
+        )
         self._looked_s[name] = now_s
 
     def failed(self, name: str, problem: str) -> None:
@@ -73,15 +77,3 @@ class Logs:
     def rows(self) -> list[LogRow]:
         """All of them, by name."""
         return [self._rows[name] for name in sorted(self._rows)]
-
-
-def _entries_since(before: LogSummary, after: LogSummary) -> int | None:
-    """How many entries were appended between two looks; None if they don't say."""
-    is_untrimmed = before.metadata.first_segment_number == after.metadata.first_segment_number
-    if is_untrimmed and before.entries is not None and after.entries is not None:
-        count = after.entries - before.entries
-    elif before.end is not None and after.end is not None and before.end.segment == after.end.segment:
-        count = after.end.entry - before.end.entry
-    else:
-        return None
-    return count if count >= 0 else None  # another log of this name

@@ -11,10 +11,9 @@ from replog.api import Client
 from replog.cli.top.logs import Logs
 from replog.cli.top.model import Cluster
 from replog.client.administration import RemoteBookie
-from replog.errors import BookieError, LogNotFoundError, MetastoreError, ReplogError
-
-_LOGS_MAX = 200  # that are looked at: each costs a few reads of the metastore
-_LOGS_AT_ONCE = 16
+from replog.errors import BookieError, MetastoreError
+from replog.log.log_looks import list_logs, look_at_logs
+from replog.log.log_summaries import LogSummary
 
 
 class Poller:
@@ -105,20 +104,16 @@ class LogPoller:
     async def poll(self) -> None:
         """List the logs, and look at each. One that hangs takes a timeout, and the others of a few places wait for theirs."""
         try:
-            with trio.fail_after(self._timeout_s):
-                names = await self._client.logs()
-        except trio.TooSlowError:
-            self._logs.problem = f"the metastore did not answer within {self._timeout_s:g} s"
-            return
+            listing = await list_logs(self._client, self._timeout_s)
         except MetastoreError as error:
             self._logs.problem = str(error)
             return
-        looked_at = names[:_LOGS_MAX]
-        self._logs.listed(looked_at, len(names) - len(looked_at))
-        limit = trio.CapacityLimiter(_LOGS_AT_ONCE)
-        async with trio.open_nursery() as nursery:
-            for name in looked_at:
-                nursery.start_soon(self._look, name, limit)
+        self._logs.listed(listing)
+
+        def found(summary: LogSummary) -> None:
+            self._logs.summarized(summary, trio.current_time())
+
+        await look_at_logs(self._client, listing.names, self._password, self._timeout_s, found, self._logs.failed)
 
     async def run(self, is_wanted: Callable[[], bool]) -> None:
         """Poll until cancelled, while that is wanted."""
@@ -133,17 +128,3 @@ class LogPoller:
     def poll_soon(self) -> None:
         """Somebody wants to see them now."""
         self._asked.set()
-
-    async def _look(self, name: str, limit: trio.CapacityLimiter) -> None:
-        async with limit:
-            try:
-                with trio.fail_after(self._timeout_s):
-                    summary = await self._client.log_summary(name, bounded=True, password=self._password)
-            except trio.TooSlowError:
-                self._logs.failed(name, f"not known within {self._timeout_s:g} s")
-            except LogNotFoundError:
-                return  # it was deleted after it was listed
-            except ReplogError as error:
-                self._logs.failed(name, str(error))
-            else:
-                self._logs.summarized(summary, trio.current_time())

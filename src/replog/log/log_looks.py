@@ -1,0 +1,86 @@
+"""Looks at many logs: each on its own, with a deadline, so that one that hangs delays nobody; for pictures and metrics.
+
+A log costs a few reads of the metastore and of its bookies, and no writer anything. So only the first of very many are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from typing import Protocol
+
+import attrs
+import trio
+
+from replog.client.administration import RemoteBookie
+from replog.errors import LogNotFoundError, MetastoreError, MetastoreUnavailableError, ReplogError
+from replog.log.log_summaries import LogSummary
+
+LOGS_MAX = 200  # that are looked at, of those that are not asked for by name
+_AT_ONCE = 16
+
+
+class LogSource(Protocol):
+    """What can say which logs there are, and what they hold: a `Client`."""
+
+    async def logs(self) -> list[str]:
+        """As `Client.logs`."""
+
+    async def log_summary(self, name: str, *, bounded: bool = False, password: bytes = b"") -> LogSummary:
+        """As `Client.log_summary`."""
+
+    async def remote_bookies(self) -> list[RemoteBookie]:
+        """As `Client.remote_bookies`."""
+
+
+@attrs.frozen
+class LogListing:
+    """The logs to look at, how many there are besides, and which bookies are announced; None: unknown."""
+
+    names: tuple[str, ...]
+    left_out: int
+    bookies: frozenset[str] | None
+
+
+async def list_logs(source: LogSource, timeout_s: float, wanted: Collection[str] = ()) -> LogListing:
+    """The logs to look at: those that are wanted, or the first of all. Takes at most two timeouts. Raises `MetastoreError`."""
+    with trio.move_on_after(timeout_s) as scope:
+        names = await source.logs()
+    if scope.cancelled_caught:
+        raise MetastoreUnavailableError(f"the metastore did not answer within {timeout_s:g} s")
+    looked_at = tuple(name for name in names if name in wanted) if wanted else tuple(names[:LOGS_MAX])
+    bookies = None
+    with trio.move_on_after(timeout_s), suppress(MetastoreError):
+        bookies = frozenset(each.bookie_id for each in await source.remote_bookies())
+    return LogListing(looked_at, 0 if wanted else len(names) - len(looked_at), bookies)
+
+
+async def look_at_logs(
+    source: LogSource,
+    names: Iterable[str],
+    password: bytes,
+    timeout_s: float,
+    found: Callable[[LogSummary], None],
+    failed: Callable[[str, str], None],
+) -> None:
+    """Looks at each log, and says at once what was found, or the log's name and why it failed. A log that was deleted after it
+    was listed is neither."""
+    limit = trio.CapacityLimiter(_AT_ONCE)
+
+    async def look(name: str) -> None:
+        async with limit:
+            try:
+                with trio.fail_after(timeout_s):
+                    summary = await source.log_summary(name, bounded=True, password=password)
+            except trio.TooSlowError:
+                failed(name, f"not known within {timeout_s:g} s")
+            except LogNotFoundError:
+                return
+            except ReplogError as error:
+                failed(name, str(error))
+            else:
+                found(summary)
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(look, name)
