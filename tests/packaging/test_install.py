@@ -25,7 +25,10 @@ OF_EXTRAS = (
     "replog.demo",
     "replog.metastores.zookeeper.",
     "replog.metrics.collecting",
+    "replog.metrics.families",
     "replog.metrics.http",
+    "replog.metrics.logs",
+    "replog.metrics.machines",
     "replog.spark",
 )
 OPTIONAL = {"h11", "kazoo", "prometheus_client", "puresasl", "pyarrow", "pyspark", "rich", "structlog", "typer"}
