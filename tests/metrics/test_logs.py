@@ -88,6 +88,20 @@ async def test_counters_go_on_over_rolls_and_trims() -> None:
             assert await counted() == (27, 119)
 
 
+async def test_bytes_that_an_unbounded_ledger_does_not_tell_are_not_counted() -> None:
+    async with cluster() as world, world.client() as client:
+        measured, log = LogMetrics(client), ("log",)
+        for _ in range(2):
+            async with client.write_log("log", ledgers="unbounded") as writer:
+                await looked(measured)
+                await writer.extend([b"x"] * 3)
+                await writer.append(b"x")
+            await trio.sleep(5)
+            found = await looked(measured)
+        assert found["replog_log_appended_entries_total"][log] == 8
+        assert not found.keys() & {"replog_log_bytes", "replog_log_appended_bytes_total"}
+
+
 async def test_recreated_log_counts_on() -> None:
     async with cluster() as world, world.client() as client:
         measured = LogMetrics(client)

@@ -165,12 +165,20 @@ def _families(
         info.add_metric([name], {"writer": summary.writer or "", "state": state})
         logs.add([name], _of_log(summary, listing.bookies))
         entries, size_bytes = appended[name]
-        logs.add([name], {"appended_entries": entries, "appended_bytes": size_bytes})
+        logs.add([name], {"appended_entries": entries})
+        if _says_bytes(summary):
+            logs.add([name], {"appended_bytes": size_bytes})
         for cursor_name, values in _of_cursors(summary):
             cursors.add([name, cursor_name], values)
     yield info
     yield from logs
     yield from cursors
+
+
+def _says_bytes(summary: LogSummary) -> bool:
+    """False for a log whose ledgers don't say how long they are, as unbounded ones of several writers."""
+    last = None if summary.end is None else summary.held[summary.end.segment]
+    return last is not None and (last.size_bytes is not None or not last.entries)
 
 
 def _of_log(summary: LogSummary, bookies: Set[str] | None) -> dict[str, float | None]:
