@@ -97,7 +97,7 @@ async def test_bytes_that_an_unbounded_ledger_does_not_tell_are_not_counted() ->
                 await writer.extend([b"x"] * 3)
                 await writer.append(b"x")
             await trio.sleep(5)
-            found = await looked(measured)
+        found = await looked(measured)
         assert found["replog_log_appended_entries_total"][log] == 8
         assert not found.keys() & {"replog_log_bytes", "replog_log_appended_bytes_total"}
 
