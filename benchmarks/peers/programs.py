@@ -24,7 +24,7 @@ PACKAGES: Mapping[str, str] = {
     "rabbitmq-server": "rabbitmq-server",
     "redis-server": "redis-server",
 }
-JARS = ("bookkeeper",)
+JARS = ("bookkeeper", "kafka")
 _PLACES = ("usr/bin", "usr/sbin", "usr/lib/rabbitmq/bin", "bin", "sbin")
 
 

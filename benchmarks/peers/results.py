@@ -153,6 +153,8 @@ _LONE = tuple(Task("append", entry_bytes, 1) for entry_bytes in (1024, 100))
 GOALS = (
     *_rates("bookkeeper", 2.0, _LARGE),
     *_rates("bookkeeper", 5.0, _SMALL),
+    *_rates("kafka-synced", None, _LARGE, _SMALL),
+    *_rates("kafka", None, _LARGE, _SMALL),
     *_rates("etcd", 15.0, _LARGE),
     *_rates("redis", 5.0, _LARGE),
     *_rates("nats", 8.0, _LARGE),
