@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from tests.simulator.chunked import small_chunks
 from tests.simulator.cluster import LedgerCluster, Result
 from tests.simulator.log_cluster import LogCluster
-from tests.simulator.plan import CHUNKS, UNBOUNDED_LOG, Plan
+from tests.simulator.plan import CHUNKS, CHUNKS_LOG, UNBOUNDED_LOG, Plan
 from tests.simulator.scenarios import draw_plan
 from tests.simulator.terms import UnboundedCluster
 
@@ -20,8 +20,9 @@ def simulate(plan: Plan, transcript: list[str] | None = None) -> Result:
     clusters = {
         "log": LogCluster,
         UNBOUNDED_LOG: LogCluster,
+        CHUNKS_LOG: LogCluster,
         "unbounded": UnboundedCluster,
         CHUNKS: UnboundedCluster,
     }
-    with small_chunks() if plan.scenario == CHUNKS else nullcontext():
+    with small_chunks() if plan.scenario in (CHUNKS, CHUNKS_LOG) else nullcontext():
         return clusters.get(plan.scenario, LedgerCluster)(plan, transcript).run()

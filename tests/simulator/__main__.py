@@ -16,7 +16,7 @@ from tests.simulator.cluster import Result
 from tests.simulator.coverage import missing
 from tests.simulator.mutants import MUTANTS, mutant_named
 from tests.simulator.mutation import Mutant
-from tests.simulator.plan import CHUNKS, UNBOUNDED_LOG
+from tests.simulator.plan import CHUNKS, CHUNKS_LOG, UNBOUNDED_LOG
 from tests.simulator.scenarios import STRATEGIES
 from tests.simulator.shells import command as shells
 from tests.simulator.shells.weather import ALL_STRATEGIES as SHELL_STRATEGIES
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help="stop after this time, whatever the number of seeds")
     parser.add_argument(
         "--scenario",
-        choices=("ledger", "log", "unbounded", CHUNKS, UNBOUNDED_LOG),
+        choices=("ledger", "log", "unbounded", CHUNKS, UNBOUNDED_LOG, CHUNKS_LOG),
         help="instead of what the seed says",
     )
     parser.add_argument(

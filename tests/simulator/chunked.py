@@ -1,7 +1,8 @@
 """Index chunks in the simulated metastore: written with the record that names them, kept as long as it does (M4).
 
 The calls of one change are one here: chunks never change, so nobody can tell. The simulation of client, log and bookie takes them
-apart. With the scenario `chunks` a record keeps two fragments, and a chunk three items, so that few rolls make several levels.
+apart. With the scenarios `chunks` and `chunks-log` a record keeps two fragments, and a chunk three items, so that few rolls make
+several levels.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from tests.simulator.clients import Client, WriterShell, new_ledger
 from tests.simulator.dropping import DeletingPending, Dropping
 from tests.simulator.metastore import Outcome, page_key, pending_key
 from tests.simulator.pages import LOG_NAME, WritingPage
-from tests.simulator.plan import UNBOUNDED_LOG
+from tests.simulator.plan import CHUNKS_LOG, UNBOUNDED_LOG
 from tests.simulator.recoveries import RecoveryShell
 
 _RETRY = 150
@@ -337,7 +337,7 @@ class LeaderShell(LogShell):
 
     def start(self) -> None:
         """Takes over."""
-        is_unbounded = True if self.world.plan.scenario == UNBOUNDED_LOG else None
+        is_unbounded = True if self.world.plan.scenario in (UNBOUNDED_LOG, CHUNKS_LOG) else None
         nonce = self.client.new_nonce()
         machine = LogTakeover(LOG_NAME, nonce, self.world.now, _PAGE_SEGMENTS, is_unbounded=is_unbounded)
         machine.start()

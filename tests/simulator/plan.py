@@ -16,7 +16,8 @@ from replog.protocol.quorum import Quorum
 MASK = (1 << 64) - 1
 UNBOUNDED_LOG = "unbounded-log"
 CHUNKS = "chunks"
-LOG_SCENARIOS = ("log", UNBOUNDED_LOG)
+CHUNKS_LOG = "chunks-log"
+LOG_SCENARIOS = ("log", UNBOUNDED_LOG, CHUNKS_LOG)
 REQUESTS = (
     "add",
     "fence",

@@ -10,7 +10,7 @@ import attrs
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
 from tests.simulator import steering
-from tests.simulator.plan import CHUNKS, UNBOUNDED_LOG, Op, Plan, Rates
+from tests.simulator.plan import CHUNKS, CHUNKS_LOG, UNBOUNDED_LOG, Op, Plan, Rates
 
 QUORUMS = (
     (3, 3, 2),
@@ -246,4 +246,5 @@ _SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {
     "unbounded": _unbounded_ops,
     CHUNKS: _chunk_ops,
     UNBOUNDED_LOG: _unbounded_log_ops,
+    CHUNKS_LOG: _unbounded_log_ops,
 }

@@ -57,6 +57,10 @@ def test_no_seed_breaks_an_invariant_of_index_chunks() -> None:
         result = simulate(draw_plan(seed, "chunks"))
         assert result.violation is None, f"python -m tests.simulator --scenario chunks --first {seed} --seeds 1"
         happened.update(result.world.coverage)
+    for seed in (71, 107):
+        result = simulate(draw_plan(seed, "chunks-log"))
+        assert result.violation is None, f"python -m tests.simulator --scenario chunks-log --first {seed} --seeds 1"
+        assert result.world.coverage["record written with chunks"]
     wanted = ("record written with chunks", "chunk of level 1", "chunk of level 2", "unbounded ledger was trimmed")
     assert [situation for situation in wanted if not happened[situation]] == []
 
