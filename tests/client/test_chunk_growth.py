@@ -75,6 +75,7 @@ def test_no_operation_grows_with_the_ledger(table: dict[int, list[Cost]]) -> Non
 
 
 @pytest.mark.sized
+@pytest.mark.slow
 def test_the_table_in_the_docs_is_what_is_counted(table: dict[int, list[Cost]]) -> None:
     rows = {length: f"| {length} | " + " | ".join(map(str, costs)) + " |" for length, costs in table.items()}
     expected = [HEADER, "|---|---|---|---|---|", *(rows[length] for length in LENGTHS_LONG if length in rows)]

@@ -150,6 +150,7 @@ def lines(table: dict[int, list[Cost]]) -> Sequence[str]:
 
 
 @pytest.mark.sized
+@pytest.mark.slow
 def test_the_table_in_the_docs_is_what_is_counted(table: dict[int, list[Cost]]) -> None:
     written = DOCUMENT.read_text(encoding="utf-8").splitlines()
     expected = lines(table)
