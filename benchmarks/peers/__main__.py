@@ -38,8 +38,8 @@ ROOT = Path(__file__).parents[2]
 PUBLISHED_JSON = ROOT / "docs" / "figures" / "peers.json"
 PUBLISHED_MARKDOWN = ROOT / "docs" / "concepts" / "peers-results.md"
 PUBLISHED_CHARTS = ROOT / "docs" / "figures"
-_ORDER: tuple[str, ...] = ("replog", "bookkeeper", "kafka-synced", "kafka", "etcd", "redis", "nats", "zookeeper")
-_ORDER += ("zookeeper-session", "rabbitmq", "rabbitmq-stream", "pysyncobj")
+_ORDER: tuple[str, ...] = ("replog", "bookkeeper", "kafka-synced", "kafka", "etcd", "redis", "nats-synced", "nats")
+_ORDER += ("zookeeper", "zookeeper-session", "rabbitmq", "rabbitmq-stream", "pysyncobj")
 _ORDER += ("replog-local", "sqlite", "lmdb", "file")
 
 

@@ -31,7 +31,7 @@ STARTING_S = 150.0  # three JVMs on a busy machine
 _ASKING_S = 5.0  # for what a broker knows
 WARM_UP = Load(1024, 1000, 1.0)  # again and again
 WARM_UP_ENTRIES = 200_000  # until an entry costs no less CPU time than it will later
-WARMING_S = 15.0  # but no longer: on a busy machine
+WARMING_S = 8.0  # but no longer: on a busy machine
 _IN_FLIGHT = 1000  # while entries are appended that are to be read
 _MIN_IN_SYNC = 2
 

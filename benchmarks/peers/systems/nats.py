@@ -1,8 +1,8 @@
 """NATS JetStream: three servers, a stream of three replicas in files.
 
-An acknowledgement is sent when two of three have the entry in their Raft logs; nothing is synced before it. A server syncs its
-files every two minutes (`sync_interval`), and this version (before 2.10) has no setting that makes it sync always. So what it
-promises is less than what others here do: two machines that lose power lose entries that were confirmed.
+An acknowledgement is sent when two of three have the entry in their Raft logs. By default nothing is synced before it: a server
+syncs its files every two minutes (`sync_interval`), so two machines that lose power lose entries that were confirmed. `System`
+measures this, and, as `nats_synced`, the same with `sync_interval: always`, which versions from 2.10 on have.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figures, Meter, clock
-from benchmarks.peers import programs
+from benchmarks.peers import programs, system
 from benchmarks.peers.crashing import Crashing, started
 from benchmarks.peers.following import follow
 from benchmarks.peers.pump import Conversation, append_all, cpu_figures, pump
-from benchmarks.peers.system import Load, NotMeasured, Promise, System
+from benchmarks.peers.system import Load, NotMeasured, Promise
 from benchmarks.peers.systems.nats_protocol import ANSWER_S, STREAM, SUBJECT, Appends, Client, Deliveries
 from tests.servers.processes import HOST, Server, free_port
 
@@ -40,7 +40,7 @@ _STREAM = {
 _SETTINGS = """\
 server_name: {name}
 listen: "{host}:{port}"
-jetstream {{ store_dir: "{directory}/store", max_memory_store: 1GB, max_file_store: 64GB }}
+jetstream {{ store_dir: "{directory}/store", max_memory_store: 1GB, max_file_store: 64GB, sync_interval: {sync} }}
 cluster {{ name: peers, listen: "{host}:{cluster_port}", routes: [{routes}] }}
 """
 
@@ -50,7 +50,8 @@ class Nats(Crashing):
 
     attempt_s = ATTEMPT_S
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_synced: bool) -> None:
+        self._is_synced = is_synced
         self._ports = [free_port() for _ in range(3)]
         self._cluster_ports = [free_port() for _ in range(3)]
         super().__init__(directory, [self._server(directory, number) for number in range(3)])
@@ -66,6 +67,7 @@ class Nats(Crashing):
                 port=self._ports[number],
                 cluster_port=self._cluster_ports[number],
                 directory=place,
+                sync="always" if self._is_synced else "2m",
                 routes=", ".join(f'"nats://{HOST}:{port}"' for port in self._cluster_ports),
             )
         )
@@ -179,25 +181,25 @@ class Nats(Crashing):
             return found
 
 
-class _System:
-    name = "nats"
-    title = "NATS JetStream"
+class System:
+    """NATS that syncs, or does not."""
+
     is_replicated = True
-    promise = Promise(
-        copies=3,
-        confirmed_by=2,
-        is_synced=False,
-        words=(
-            "R3 stream in files: two of three have the entry in their Raft logs, in memory or the page cache. Not synced: "
-            "files are synced every two minutes (`sync_interval`), and before version 2.10 there is no setting to sync before "
-            "the acknowledgement."
-        ),
-    )
+
+    def __init__(self, name: str, title: str, promise: Promise) -> None:
+        self.name = name
+        self.title = title
+        self.promise = promise
 
     def missing(self) -> str | None:
-        return programs.missing("nats-server")
+        """Old servers can't sync."""
+        lacking = programs.missing("nats-server")
+        if not lacking and self.promise.is_synced and _numbers(self.version()) < _SYNCING_SINCE:
+            return f"nats-server {self.version()} can't sync before it acknowledges; versions from 2.10 on can"
+        return lacking
 
     def version(self) -> str:
+        """As the server says it."""
         command = [str(programs.find("nats-server")), "--version"]
         said = subprocess.run(command, env=programs.environment(), capture_output=True, text=True, check=True)
         return said.stdout.strip().rpartition(" ")[2].removeprefix("v")
@@ -205,8 +207,23 @@ class _System:
     @contextmanager
     def running(self, directory: Path) -> Iterator[Nats]:
         """Three servers."""
-        with started(Nats, directory) as nats:
+        with started(partial(Nats, is_synced=self.promise.is_synced), directory) as nats:
             yield nats
 
 
-SYSTEM: System = _System()
+def _numbers(version: str) -> list[int]:
+    return [int(each) for each in version.split(".")[:2]]
+
+
+_SYNCING_SINCE = [2, 10]
+SYSTEM: system.System = System(
+    "nats",
+    "NATS JetStream",
+    Promise(
+        copies=3,
+        confirmed_by=2,
+        is_synced=False,
+        words="R3 stream in files: two of three have the entry in their Raft logs, in memory or the page cache. Not synced: "
+        "files are synced every two minutes (`sync_interval`, the default).",
+    ),
+)

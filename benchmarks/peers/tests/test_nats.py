@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.system import Load, NotMeasured
-from benchmarks.peers.systems.nats import SYSTEM
+from benchmarks.peers.systems import nats_synced
+from benchmarks.peers.systems.nats import SYSTEM, System
 from benchmarks.peers.systems.nats_protocol import Appends, Deliveries
 
 ACK = b'MSG _INBOX.a 1 26\r\n{"stream":"log", "seq":17}\r\n'
@@ -93,6 +94,26 @@ def test_what_was_not_asked_for_is_no_entry() -> None:
 def test_a_server_that_hangs_up_is_no_end() -> None:
     with pytest.raises(ConnectionError):
         Deliveries(_Wire(b"", 1), 3).receive()
+
+
+def test_an_old_server_cannot_be_measured_as_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.peers.programs.missing", lambda program: None)
+    monkeypatch.setattr(System, "version", lambda self: "2.9.10")
+
+    assert SYSTEM.missing() is None
+    assert "2.9.10 can't sync" in str(nats_synced.SYSTEM.missing())
+
+    monkeypatch.setattr(System, "version", lambda self: "2.10.0")
+    assert nats_synced.SYSTEM.missing() is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(nats_synced.SYSTEM.missing() is not None, reason=str(nats_synced.SYSTEM.missing()))
+def test_real_servers_sync_when_asked_to(tmp_path: Path) -> None:
+    with nats_synced.SYSTEM.running(tmp_path) as nats:
+        assert "sync_interval: always" in (tmp_path / "nats-0" / "nats.conf").read_text()
+        assert nats.append(Load(entry_bytes=100, in_flight=100, seconds=0.2))["entries"] >= 100
+        assert nats.restart()["held_bytes"] > 100
 
 
 @pytest.mark.slow
