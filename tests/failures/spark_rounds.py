@@ -279,8 +279,9 @@ async def _swept(client: replog.Client, metastore: str, entries: list[tuple[Posi
     """Deletes what killed attempts left; returns what is wrong then."""
     await client.sweep_log(LOG, grace_s=0.0)
     listed = {segment.ledger_id for segment in await client.log_segments(LOG)}
-    left = [each for each in await client.ledgers() if each not in listed]
-    wrong = [f"ledger {each} is in no log, and a sweep has left it" for each in left]
+    left = [await client.ledger_metadata(each) for each in await client.ledgers() if each not in listed]
+    of_jobs = [each for each in left if "job" in each.custom]
+    wrong = [f"ledger {each.ledger_id} of a job is in no log, and a sweep has left it" for each in of_jobs]
     again = await trio.to_thread.run_sync(entries_of, metastore)
     return (
         wrong if again == entries else [*wrong, f"the log has {len(again)} entries after a sweep, not {len(entries)}"]

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 from pyspark import TaskContext
+from pyspark.errors import PySparkAttributeError
 
 import replog
 import replog.blocking
@@ -129,6 +130,26 @@ async def test_a_job_whose_action_failed_is_not_committed_in_part(autojump_clock
                     job._check_whole(parts)
             else:
                 job._check_whole(parts)
+
+
+async def test_a_job_of_spark_connect_is_committed_with_the_parts_that_are_there(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its sessions have no context that knows how many tasks a stage had; that the action ended well is known all the same."""
+
+    class ConnectSession:
+        def __getattr__(self, name: str) -> Any:
+            raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": name})
+
+    async with cluster() as world, world.client() as client:
+        await client._ledgers.jobs.begin("log", "job")
+        await part(client, 0, b"a")
+        job = SparkJob(ConnectSession(), OPTIONS)  # type: ignore[arg-type]
+        job._writers = 1
+        job._check_whole(await parts_of(client, "log", "job"))
+        await part(client, 1, b"b", action="9")
+        with pytest.raises(ConfigError, match="serves one action"):
+            job._check_whole(await parts_of(client, "log", "job"))
 
 
 async def test_an_aborted_job_leaves_nothing_and_never_commits(autojump_clock: trio.testing.MockClock) -> None:
