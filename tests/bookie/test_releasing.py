@@ -112,6 +112,31 @@ async def test_passes_by_the_clock_look_at_some_ledgers_in_turn(autojump_clock: 
         assert releasing.released == count
 
 
+async def test_bookie_drops_single_rotations(autojump_clock: trio.testing.MockClock) -> None:
+    """W1: where entries stripe, a bookie that was moved to another index keeps what this index stores, and nothing else."""
+    quorum = replog.Quorum(5, 3, 2)
+    async with cluster(5) as world, world.client(quorum=quorum) as client:
+        async with client.create_ledger() as writer:
+            for start in range(0, 60, 20):
+                await writer.extend([b"%d" % number for number in range(start, start + 20)])
+        ensemble = writer.metadata.last_fragment.ensemble
+        # As after several repairs and moves: two bookies have each other's indices.
+        moved = (ensemble[2], ensemble[1], ensemble[0], *ensemble[3:])
+        await change(world, writer.ledger_id, fragments=(attrs.evolve(writer.metadata.last_fragment, ensemble=moved),))
+        assert (await client.repair()).under_replicated == 0
+        for index, bookie in enumerate(world.named(moved)):
+            assert (await release(world, bookie) > 0) == (index in (0, 2))
+            assert await release(world, bookie) == 0, "there is nothing left to drop"
+            held = {
+                entry_id
+                for each in bookie.storage.ranges(writer.ledger_id)
+                for entry_id in range(each.first_entry_id, each.last_entry_id + 1, each.stride)
+            }
+            assert held == {each for each in range(60) if quorum.stores(index, each)}
+        assert await read_ledger(client, writer.ledger_id) == [b"%d" % number for number in range(60)]
+        assert (await client.audit()).under_replicated == 0
+
+
 async def version_of(world: Cluster, ledger_id: int) -> int:
     return (await world.metastore.get(ledger_key_path(ledger_id))).version
 

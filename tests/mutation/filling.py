@@ -332,8 +332,8 @@ MUTANTS = (
         "leaving-is-shown",
         "F5",
         "protocol/releasing.py",
-        "                if each.stamp == stamp:\n                    left.remove(",
-        "                if False:\n                    left.remove(",
+        "if each.stamp == stamp and each.has_some_of(first, last, stride):",
+        "if False:",
         "a filler believes in copies that are about to be dropped, and names their bookie (F5)",
     ),
     _mutant(

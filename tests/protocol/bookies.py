@@ -47,12 +47,7 @@ class Disk:
             self.marks[mutation.ledger_id] = Marks(fence_term=DELETED_TERM)
             self.batches.pop(mutation.ledger_id, None)
         elif isinstance(mutation, DropEntries):
-            first, last = mutation.first_entry_id, mutation.last_entry_id
-            kept = [
-                batch
-                for batch in self.batches.get(mutation.ledger_id, ())
-                if batch.stamp != mutation.stamp or batch.first_entry_id < first or batch.last_entry_id > last
-            ]
+            kept = [batch for batch in self.batches.get(mutation.ledger_id, ()) if not _drops(mutation, batch)]
             self.batches[mutation.ledger_id] = kept
             self.dropped.append(mutation)
         elif isinstance(mutation, PutBatch):
@@ -82,7 +77,8 @@ class Disk:
         first = [batch for batch in ours if batch.holds(entry_id)]
         after = sorted((batch for batch in ours if batch.first_entry_id > entry_id), key=_first_entry_id)
         if not first and any(
-            (each.ledger_id, each.stamp) == (ledger_id, stamp) and each.first_entry_id <= entry_id <= each.last_entry_id
+            (each.ledger_id, each.stamp) == (ledger_id, stamp)
+            and entry_id in range(each.first_entry_id, each.last_entry_id + 1, each.stride)
             for each in self.dropped
         ):
             return None
@@ -98,6 +94,12 @@ class Disk:
 
     def holds(self, ledger_id: int, entry_id: int) -> bool:
         return any(batch.holds(entry_id) for batch in self.batches.get(ledger_id, ()))
+
+
+def _drops(dropped: DropEntries, batch: Batch) -> bool:
+    """True if all entries of the batch are dropped."""
+    entries = range(dropped.first_entry_id, dropped.last_entry_id + 1, dropped.stride)
+    return batch.stamp == dropped.stamp and all(entry_id in entries for entry_id in batch.entry_ids)
 
 
 def _or_none(number: int | None) -> int:

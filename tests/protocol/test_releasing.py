@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import attrs
 import pytest
@@ -145,6 +146,51 @@ def test_last_fragment_of_an_open_ledger_is_never_foreign() -> None:
 def test_nothing_is_foreign_while_a_ledger_is_in_recovery() -> None:
     """Its recovery may be about to name a bookie for what it wrote back (R6)."""
     assert foreign_ranges(record(LedgerState.IN_RECOVERY, (0, "abc"), (10, "abd")), "h") == []
+
+
+@pytest.mark.parametrize("numbers", [(3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 1, 1)])
+def test_what_is_foreign_is_what_no_index_of_the_bookie_stores(numbers: tuple[int, int, int]) -> None:
+    """F5, W1: for each bookie and entry, in fragments of any length, some of which name it at another index, or don't."""
+    quorum = Quorum(*numbers)
+    names = "abcdef"
+    for seed in range(200):
+        chance = random.Random(seed)
+        firsts = sorted({0, *(chance.randrange(1, 40) for _ in range(3))})
+        fragments = tuple(Fragment(first, tuple(chance.sample(names, quorum.ensemble))) for first in firsts)
+        state = chance.choice((LedgerState.OPEN, LedgerState.CLOSED))
+        end = 40 + chance.randrange(10) if state is LedgerState.CLOSED else None
+        metadata = attrs.evolve(record(state), quorum=quorum, fragments=fragments, state=state, last_entry_id=end)
+        fixed = range(0, end + 1) if end is not None else range(0, firsts[-1])
+        for bookie_id in names:
+            found = foreign_ranges(metadata, bookie_id)
+            release = Release(found)
+            for entry_id in range(60):
+                ensemble = metadata.fragment_of(entry_id).ensemble
+                is_own = bookie_id in ensemble and quorum.stores(ensemble.index(bookie_id), entry_id)
+                is_foreign = any(
+                    each.has_some_of(entry_id, entry_id, 1 << 30) for each in found if each.stride == 1
+                ) or any(
+                    entry_id in range(each.first_entry_id, each.last_entry_id + 1, each.stride)
+                    for each in found
+                    if each.stride > 1
+                )
+                if entry_id in fixed:
+                    assert is_foreign is not is_own, (seed, bookie_id, entry_id)
+                else:
+                    assert not (is_foreign and is_own)
+                held = [(entry_id, entry_id, quorum.stride)]
+                assert release.shown(1, held) == ([] if is_foreign else held)
+                assert bool(list(release.pieces(1, held))) is is_foreign
+
+
+def test_pieces_of_a_rotation_have_its_entries() -> None:
+    last = 5 * (2 * PIECE_ENTRIES + 7) + 2
+    release = Release([ForeignRange(1, 2, last, 5)])
+    found = list(release.pieces(1, [(0, last - 2, 5), (2, last, 5), (3, last - 4, 5)]))
+    assert [each.stride for each in found] == [5, 5, 5]
+    entries = [range(each.first_entry_id, each.last_entry_id + 1, 5) for each in found]
+    assert [each for part in entries for each in part] == list(range(2, last + 1, 5))
+    assert max(map(len, entries)) == PIECE_ENTRIES
 
 
 def test_what_is_dropped_at_once_is_bounded() -> None:

@@ -269,14 +269,17 @@ class Repairs:
         return len(self.world.bookies[bookie_id].disk.dropped) if bookie_id in self.world.bookies else 0
 
     def _check_dropped(self, bookie_id: str, before: int) -> None:
-        """What was dropped is not named by the record, and the bookie does not deny it."""
+        """What was dropped is not the bookie's by the record, fragment by fragment and rotation by rotation (W1)."""
         bookie = self.world.bookies[bookie_id]
         for fragment in fixed_fragments(self.world.metadata):
             for each in bookie.disk.dropped[before:]:
-                first = max(each.first_entry_id, fragment.first_entry_id)
-                is_inside = each.stamp == fragment.term and first <= min(each.last_entry_id, fragment.last_entry_id)
-                if is_inside and bookie_id in fragment.ensemble and not bookie.disk.holds(LEDGER, first):
-                    raise Violation(f"{bookie_id} dropped entry {first} of {fragment}, which names it (F5)")
+                if each.stamp != fragment.term or bookie_id not in fragment.ensemble:
+                    continue
+                index, last = fragment.ensemble.index(bookie_id), min(each.last_entry_id, fragment.last_entry_id)
+                for entry_id in range(each.first_entry_id, last + 1, each.stride):
+                    is_own = entry_id >= fragment.first_entry_id and self.world.metadata.quorum.stores(index, entry_id)
+                    if is_own and not bookie.disk.holds(LEDGER, entry_id):
+                        raise Violation(f"{bookie_id} dropped entry {entry_id} of {fragment}, which names it (F5)")
 
     # -- the oracle -------------------------------------------------------------------------------------------------------
 

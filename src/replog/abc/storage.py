@@ -139,12 +139,13 @@ class Storage(ABC):
         still be stored, and only `read` proves absence. What was dropped is left out. Looks at no payloads, and may wait for
         a disk. A snapshot: commits go on meanwhile, and what they store may be left out."""
 
-    def drop(self, ledger_id: int, stamp: int, first_entry_id: int, last_entry_id: int) -> None:
-        """Drops the entries of one stamp from the first to the last, durably (F5): a commit of `DropEntries`.
+    def drop(self, ledger_id: int, stamp: int, first_entry_id: int, last_entry_id: int, stride: int = 1) -> None:
+        """Drops the entries of one stamp from the first to the last, or each `stride`-th of them, durably (F5): a commit of
+        `DropEntries`.
 
         The caller has proof that this bookie should not hold them. It drops many entries in pieces: a commit may wait for as
         long as removing one piece takes. Raises what `commit` raises."""
-        self.commit([DropEntries(ledger_id, stamp, first_entry_id, last_entry_id)])
+        self.commit([DropEntries(ledger_id, stamp, first_entry_id, last_entry_id, stride)])
 
     @abstractmethod
     def close(self) -> None:

@@ -49,21 +49,30 @@ class DroppedEntries:
         copied._by_stamp = {stamp: held.copy() for stamp, held in self._by_stamp.items()}
         return copied
 
-    def add(self, stamp: int, first: int, last: int) -> None:
-        """All entries from the first to the last were dropped."""
+    def add(self, stamp: int, first: int, last: int, stride: int = 1) -> None:
+        """The entries from the first to the last, or each `stride`-th of them, were dropped."""
         assert first <= last, "a range has entries"
-        held = self._by_stamp.setdefault(stamp, EntryRanges(1))
-        for start in range(first, min(first + held.stride, last + 1)):
-            held.add(start, last - (last - start) % held.stride)
+        held = self._with_rotations(stamp, self._by_stamp.setdefault(stamp, EntryRanges(1)), stride)
+        if held.stride % stride:
+            for entry_id in range(first, last + 1, stride):
+                held.add(entry_id, entry_id)
+        else:
+            for start in range(first, min(first + held.stride, last + 1), stride):
+                held.add(start, last - (last - start) % held.stride)
+
+    def _with_rotations(self, stamp: int, held: EntryRanges, stride: int) -> EntryRanges:
+        """The ranges of this stamp, in which each rotation of this stride has its own, if it is one that ensembles have."""
+        wanted = math.lcm(held.stride, stride)
+        if wanted != held.stride and wanted <= _STRIDE_MAX:
+            held = self._by_stamp[stamp] = _with_stride(held, wanted)
+        return held
 
     def stored(self, stamp: int, first: int, last: int, stride: int) -> None:
         """A batch with these entries is stored: it is no longer dropped."""
         held = self._by_stamp.get(stamp)
         if held is None:
             return
-        wanted = math.lcm(held.stride, stride)
-        if wanted != held.stride and wanted <= _STRIDE_MAX:
-            held = self._by_stamp[stamp] = _with_stride(held, wanted)
+        held = self._with_rotations(stamp, held, stride)
         if held.stride % stride:
             # Of a stride that no ensemble has: few entries, each for itself.
             for entry_id in range(first, last + 1, stride):

@@ -160,10 +160,10 @@ class MemoryStorage(Storage):
             case DropLedger(ledger_id):
                 content.ledgers.pop(ledger_id, None)
                 content.deleted.add(ledger_id)
-            case DropEntries(ledger_id, stamp, first, last) if ledger_id in content.ledgers:
+            case DropEntries(ledger_id, stamp, first, last, stride) if ledger_id in content.ledgers:
                 ledger = content.ledgers[ledger_id]
                 ledger.dropped = ledger.dropped or DroppedEntries()
-                ledger.dropped.add(stamp, first, last)
+                ledger.dropped.add(stamp, first, last, stride)
                 if stamp in ledger.stamps:
                     ledger.stamps[stamp].drop(stamp, ledger.dropped)
 

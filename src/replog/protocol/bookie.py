@@ -370,7 +370,7 @@ def _is_by_role(request: object) -> bool:
 
 
 def _drop_of(ledger_id: int, entries: ForeignRange) -> DropEntries:
-    return DropEntries(ledger_id, entries.stamp, entries.first_entry_id, entries.last_entry_id)
+    return DropEntries(ledger_id, entries.stamp, entries.first_entry_id, entries.last_entry_id, entries.stride)
 
 
 def _key_to_store(request: OrderedRequest) -> bytes:

@@ -60,7 +60,8 @@ class DropLedger:
 
 @attrs.define
 class DropEntries:
-    """Drop the entries of a ledger and stamp from the first to the last (F5). An unknown ledger is not an error.
+    """Drop the entries of a ledger and stamp from the first to the last (F5), each `stride`-th of them. An unknown ledger is not
+    an error.
 
     A batch is forgotten once all its entries were dropped, by one such mutation or by several: until then all of it can be
     read. Marks stay. From then on a read of a dropped entry that finds no batch raises `StorageUncertainError`, until a batch
@@ -70,6 +71,7 @@ class DropEntries:
     stamp: int
     first_entry_id: int
     last_entry_id: int
+    stride: int = 1
 
 
 Mutation = PutBatch | SetMarks | DropLedger | DropEntries

@@ -13,7 +13,8 @@ Who asks what is stored ends a release: at once, or after the piece that is bein
 told of nothing. If all others that had the entries are lost, it takes them for entries that nobody has (F1), and names this
 bookie, which then drops the last copies.
 
-Foreign are fragments whose range is fixed (F2) and that don't name the bookie. The last fragment of a ledger that is open may
+Foreign are fragments whose range is fixed (F2) and that don't name the bookie; and, where entries stripe, of those that name it
+the rotations that its index does not store: it may have had another index before. The last fragment of a ledger that is open may
 name it again for entries that it holds: a writer that changes its ensemble back counts them. While a ledger is in recovery
 nothing is dropped.
 
@@ -23,12 +24,13 @@ term than the last fragment's and lies behind the end of that term. Deposed writ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
 from replog.protocol.batch import ENTRY_ID_MAX, Batch
-from replog.protocol.copies import fixed_fragments
+from replog.protocol.copies import FixedFragment, fixed_fragments
 from replog.protocol.entry_ranges import EntryRanges
 from replog.protocol.model import LedgerMetadata, LedgerState
 
@@ -37,11 +39,17 @@ PIECE_ENTRIES = 10_000  # that one commit drops: others wait for it
 
 @attrs.frozen
 class ForeignRange:
-    """Entries under one stamp of which a bookie should have none."""
+    """Entries under one stamp of which a bookie should have none: each `stride`-th from the first to the last."""
 
     stamp: int
     first_entry_id: int
     last_entry_id: int
+    stride: int = 1
+
+    def has_some_of(self, first_entry_id: int, last_entry_id: int, stride: int) -> bool:
+        """True if some of these entries, `stride` apart, may be among them."""
+        is_near = self.first_entry_id <= last_entry_id and first_entry_id <= self.last_entry_id
+        return is_near and (first_entry_id - self.first_entry_id) % math.gcd(self.stride, stride) == 0
 
 
 def foreign_ranges(metadata: LedgerMetadata, bookie_id: str, stamps: Iterable[int] = ()) -> list[ForeignRange]:
@@ -52,10 +60,11 @@ def foreign_ranges(metadata: LedgerMetadata, bookie_id: str, stamps: Iterable[in
         return []
     found: list[ForeignRange] = _of_nobody(metadata, stamps)
     for fragment in fixed_fragments(metadata):
-        if bookie_id in fragment.ensemble:
-            continue
         first, last = fragment.first_entry_id, fragment.last_entry_id
-        if found and (found[-1].stamp, found[-1].last_entry_id + 1) == (fragment.term, first):
+        if bookie_id in fragment.ensemble:
+            found += _of_other_rotations(metadata, fragment, bookie_id)
+            continue
+        if found and found[-1].stride == 1 and (found[-1].stamp, found[-1].last_entry_id + 1) == (fragment.term, first):
             first = found.pop().first_entry_id
         if metadata.state is LedgerState.CLOSED and last == metadata.last_entry_id:
             # With what lies behind the end, which nobody reads (R7): a batch that straddles the end would never go.
@@ -64,6 +73,19 @@ def foreign_ranges(metadata: LedgerMetadata, bookie_id: str, stamps: Iterable[in
     is_open, written = metadata.state is LedgerState.OPEN, metadata.last_fragment
     unfixed = [each for each in found if each.stamp >= written.term and each.last_entry_id >= written.first_entry_id]
     assert not (is_open and unfixed), "the last fragment is not fixed (F2)"
+    return found
+
+
+def _of_other_rotations(metadata: LedgerMetadata, fragment: FixedFragment, bookie_id: str) -> list[ForeignRange]:
+    """What other indices of a fragment store that names this bookie. Nothing, if each entry is on all of them."""
+    quorum, first, last = metadata.quorum, fragment.first_entry_id, fragment.last_entry_id
+    indices = [index for index, each in enumerate(fragment.ensemble) if each == bookie_id]
+    found = [
+        ForeignRange(fragment.term, start, last - (last - start) % quorum.ensemble, quorum.ensemble)
+        for start in range(first, min(first + quorum.ensemble, last + 1))
+        if not any(quorum.stores(index, start) for index in indices)
+    ]
+    assert not found or quorum.write < quorum.ensemble, "without rotations a member stores everything (W1)"
     return found
 
 
@@ -104,9 +126,7 @@ class Release:
     def refuses(self, batch: Batch) -> bool:
         """True if a copy of this batch would be dropped with the rest."""
         return not self._keeps_everything and any(
-            each.stamp == batch.stamp
-            and each.first_entry_id <= batch.last_entry_id
-            and batch.first_entry_id <= each.last_entry_id
+            each.stamp == batch.stamp and each.has_some_of(batch.first_entry_id, batch.last_entry_id, batch.stride)
             for each in self.ranges
         )
 
@@ -118,21 +138,22 @@ class Release:
         for first, last, stride in held:
             left = EntryRanges(stride, [(first, last)])
             for each in self.ranges:
-                if each.stamp == stamp:
+                if each.stamp == stamp and each.has_some_of(first, last, stride):
+                    # Of this one's rotation; or, of a batch that is not striped as its ledger is, more than is dropped.
                     left.remove(each.first_entry_id, each.last_entry_id)
             found += [(start, end, stride) for start, end in left]
         return found
 
     def pieces(self, stamp: int, held: Iterable[tuple[int, int, int]]) -> Iterator[ForeignRange]:
         """Of what is stored under a stamp what is to be dropped, a commit's worth at a time."""
-        stored = [(first, last) for first, last, _ in held]
+        stored = list(held)
         for each in self.ranges:
             if each.stamp != stamp:
                 continue
             overlaps = [
                 (max(first, each.first_entry_id), min(last, each.last_entry_id))
-                for first, last in stored
-                if first <= each.last_entry_id and each.first_entry_id <= last
+                for first, last, stride in stored
+                if each.has_some_of(first, last, stride)
             ]
             if overlaps:
                 # Those of several rotations interleave: one range from the first to the last has them all.
@@ -140,5 +161,8 @@ class Release:
                 assert each.first_entry_id <= first <= last <= each.last_entry_id, (
                     "only what is foreign is dropped (F5)"
                 )
-                for start in range(first, last + 1, PIECE_ENTRIES):
-                    yield ForeignRange(stamp, start, min(start + PIECE_ENTRIES - 1, last))
+                span = PIECE_ENTRIES * each.stride
+                first -= (first - each.first_entry_id) % each.stride
+                for start in range(first, last + 1, span):
+                    end = min(start + span - each.stride, last)
+                    yield ForeignRange(stamp, start, end - (end - start) % each.stride, each.stride)

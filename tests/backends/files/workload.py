@@ -105,7 +105,9 @@ class Workload:
             elif kind < 0.91:
                 first = self.chance.randrange(20)
                 last = first + self.chance.choice((3, 10, 1000))
-                mutations.append(DropEntries(ledger_id, self.chance.choice(STAMPS), first, last))
+                stride = self.chance.choice((1, 1, 2, 3))
+                last -= (last - first) % stride
+                mutations.append(DropEntries(ledger_id, self.chance.choice(STAMPS), first, last, stride))
             else:
                 mutations.append(DropLedger(ledger_id))
                 self.ledgers[at] = max(self.ledgers) + 1

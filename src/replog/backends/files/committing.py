@@ -95,7 +95,7 @@ class Committer:
                 ledger_id = mutation.ledger_id
                 # Replay knows ledgers that were stored later: what changes nothing now must change nothing then.
                 if ledger_id in ledgers or ledger_id in marks or plan.stores(ledger_id):
-                    numbers = mutation.stamp, mutation.first_entry_id, mutation.last_entry_id
+                    numbers = mutation.stamp, mutation.first_entry_id, mutation.last_entry_id, mutation.stride
                     plan.add(RecordType.DROP_ENTRIES, pack_drop_entries(ledger_id, *numbers), mutation)
             else:
                 dropped.add(mutation.ledger_id)
@@ -158,7 +158,7 @@ class Committer:
         if isinstance(change, tuple):
             self._index.put_marks(*change)
         elif isinstance(change, DropEntries):
-            entries = change.ledger_id, change.stamp, change.first_entry_id, change.last_entry_id
+            entries = change.ledger_id, change.stamp, change.first_entry_id, change.last_entry_id, change.stride
             self._contents.cache.forget(self._index.drop_entries(*entries))
             self._has_dropped = True
             self._contents.damages.dropped_entries(change.ledger_id, change.stamp)

@@ -240,13 +240,13 @@ class Index:
             if ledger is not None:
                 ledger.dropped = DroppedEntries(ranges)
 
-    def drop_entries(self, ledger_id: int, stamp: int, first: int, last: int) -> list[Section]:
+    def drop_entries(self, ledger_id: int, stamp: int, first: int, last: int, stride: int = 1) -> list[Section]:
         """Drops entries (F5). Returns the sections of which nothing is left."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             return []
         dropped = ledger.dropped = ledger.dropped or DroppedEntries()
-        dropped.add(stamp, first, last)
+        dropped.add(stamp, first, last, stride)
         stamps = ledger.stamp(stamp)
         if stamps is None:
             return []

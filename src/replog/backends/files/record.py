@@ -15,7 +15,7 @@ Records follow without gaps. Those of one commit are a *group*: valid only toget
                        DROP: ledger id
                        EPOCH: the epoch of all records that follow, this group's included
                        RUN: batches of one ledger and stamp, back to back; in entry logs only
-                       DROP_ENTRIES: ledger id, stamp, first and last entry
+                       DROP_ENTRIES: ledger id, stamp, first and last entry, stride
 
 The *sequence* counts groups over the storage's whole life. A group is written only when the one before is durable, so
 a header with a higher sequence proves that everything before it was durable once. The *epoch* is random: a recycled
@@ -55,7 +55,7 @@ _pack_checksum = _CHECKSUM.pack
 _SEED = struct.Struct("<Q16s")
 _MARKS = struct.Struct("<qqqi")
 _DROP = struct.Struct("<q")
-_DROP_ENTRIES = struct.Struct("<qqqq")
+_DROP_ENTRIES = struct.Struct("<qqqqQ")
 _EPOCH = struct.Struct("<Q")
 
 assert _PREFIX_BYTES + _CHECKSUM.size == RECORD_HEADER_BYTES
@@ -181,14 +181,15 @@ def unpack_drop(payload: bytes | memoryview) -> int:
     return int(_DROP.unpack_from(payload)[0])
 
 
-def pack_drop_entries(ledger_id: int, stamp: int, first_entry_id: int, last_entry_id: int) -> bytes:
+def pack_drop_entries(ledger_id: int, stamp: int, first_entry_id: int, last_entry_id: int, stride: int) -> bytes:
     """The payload of DROP_ENTRIES."""
     assert first_entry_id <= last_entry_id, "a range has entries"
-    return _DROP_ENTRIES.pack(ledger_id, stamp, first_entry_id, last_entry_id)
+    assert stride >= 1, "entries have a distance"
+    return _DROP_ENTRIES.pack(ledger_id, stamp, first_entry_id, last_entry_id, stride)
 
 
-def unpack_drop_entries(payload: bytes | memoryview) -> tuple[int, int, int, int]:
-    """Ledger id, stamp, first and last entry."""
+def unpack_drop_entries(payload: bytes | memoryview) -> tuple[int, int, int, int, int]:
+    """Ledger id, stamp, first and last entry, stride."""
     return _DROP_ENTRIES.unpack_from(payload)
 
 

@@ -66,10 +66,12 @@ class Damages:
         """These batches are gone."""
         if not self._known:
             return
-        first, last = dropped.first_entry_id, dropped.last_entry_id
+        first, last, stride = dropped.first_entry_id, dropped.last_entry_id, dropped.stride
         with self._lock:
             for identity in [each for each in self._known if each[:2] == (dropped.ledger_id, dropped.stamp)]:
-                if first <= identity[2] and identity[3] <= last:
+                # Where other rotations stay, only a single entry is for sure one that was dropped.
+                is_dropped = stride == 1 or (identity[2] == identity[3] and (identity[2] - first) % stride == 0)
+                if is_dropped and first <= identity[2] and identity[3] <= last:
                     del self._known[identity]
 
 

@@ -46,12 +46,13 @@ class RecentBatches:
 
     def drop_entries(self, dropped: DropEntries) -> None:
         """These batches were dropped."""
-        first, last = dropped.first_entry_id, dropped.last_entry_id
+        first, last, stride = dropped.first_entry_id, dropped.last_entry_id, dropped.stride
         place = dropped.ledger_id, dropped.stamp
         with self._lock:
             batches = self._of.get(place, {})
             for entry_id, batch in list(batches.items()):
-                if first <= entry_id and batch.last_entry_id <= last:
+                is_of_rotation = not (batch.stride % stride or (entry_id - first) % stride)
+                if is_of_rotation and first <= entry_id and batch.last_entry_id <= last:
                     del batches[entry_id]
             if not batches:
                 self._of.pop(place, None)

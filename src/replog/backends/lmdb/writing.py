@@ -211,7 +211,7 @@ class Changes:
             return
         self._known.with_dropped.add(ledger_id)
         dropped = self._dropped_of(ledger_id, stamp)
-        dropped.add(stamp, first, last)
+        dropped.add(stamp, first, last, wanted.stride)
         self._put_dropped(ledger_id, dropped)
         series = self._series_of(ledger_id, stamp)
         kept: list[tuple[int, int, int]] = []
@@ -229,7 +229,7 @@ class Changes:
                 else:
                     kept.append(batch)
                     more = cursor.next()
-        for batch in [(first, last, 1), *gone]:
+        for batch in [(first, last, wanted.stride), *gone]:
             series.remove(*batch)
         for batch in kept:
             series.add(*batch)

@@ -140,6 +140,27 @@ def check_dropped_striped_entries(candidate: Candidate) -> None:
             _expect_ranges(storage, 1, [StoredRange(1, at, 35 + at % 5, 5) for at in starts])
 
 
+def check_dropped_rotations(candidate: Candidate) -> None:
+    """Of batches that interleave, only those of a rotation that was dropped go (F5, W1)."""
+    batches = [make_batch(1, start + index, 4, stride=5) for start in (0, 20) for index in range(5)]
+    with candidate.opened() as storage:
+        storage.commit(puts(batches))
+        storage.drop(1, 1, 1, 36, 5)
+        storage.drop(1, 1, 3, 18, 5)
+        storage.drop(1, 1, 25, 30, 5)
+    with candidate.opened() as opened:
+        for storage in _after_upkeep(opened):
+            _expect_in_doubt(storage, 1, [*range(1, 40, 5), *range(3, 20, 5)])
+            for at in (0, 2, 4, 5, 7, 8, 9):
+                rule = "drop: other rotations stay, and a batch until all its entries were dropped"
+                expect_read(storage, (1, batches[at].last_entry_id, 1), 0, [batches[at]], rule)
+            starts = [(0, 35), (2, 37), (4, 39), (23, 38)]
+            _expect_ranges(storage, 1, [StoredRange(1, first, last, 5) for first, last in starts])
+        opened.commit(puts([batches[1]]))
+        _expect_in_doubt(opened, 1, [21, 26, 3, 8])
+        expect_read(opened, (1, 6, 1), 0, [batches[1]], "drop: a batch that is stored again can be read again")
+
+
 def _expect_in_doubt(storage: Storage, ledger_id: int, entry_ids: Iterable[int]) -> None:
     for entry_id in entry_ids:
         for read in (storage.read, storage.read_nowait):
@@ -159,4 +180,5 @@ CHECKS: tuple[Callable[[Candidate], None], ...] = (
     check_many_ranges,
     check_dropped_entries,
     check_dropped_striped_entries,
+    check_dropped_rotations,
 )

@@ -134,7 +134,9 @@ class Workload:
         """A part of the ledger is another bookie's now (F5)."""
         first = self._chance.randrange(ledger.next_entry_id + 1)
         last = first + self._chance.choice((0, 5, 40, 1 << 40))
-        return [DropEntries(ledger.ledger_id, self._chance.randrange(1, ledger.stamp + 1), first, last)]
+        stride = self._chance.choice((1, 1, 1, 2, 3, 5))
+        last -= (last - first) % stride
+        return [DropEntries(ledger.ledger_id, self._chance.randrange(1, ledger.stamp + 1), first, last, stride)]
 
     def _drop(self, ledger: _Ledger) -> list[Mutation]:
         at = self._ledgers.index(ledger)

@@ -57,8 +57,9 @@ def _describe(report: RecordReport, record_type: int, payload: memoryview) -> No
         report.ledger_id = unpack_drop(payload)
         report.detail = "ledger deleted"
     elif record_type == RecordType.DROP_ENTRIES:
-        report.ledger_id, stamp, first, last = unpack_drop_entries(payload)
-        report.detail = f"entries {first} to {last} of stamp {stamp} dropped"
+        report.ledger_id, stamp, first, last, stride = unpack_drop_entries(payload)
+        each = f", each {stride}th," if stride > 1 else ""
+        report.detail = f"entries {first} to {last}{each} of stamp {stamp} dropped"
     elif record_type == RecordType.EPOCH:
         report.detail = f"epoch {as_epoch(unpack_epoch(payload))} begins"
 
