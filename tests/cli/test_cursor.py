@@ -38,7 +38,8 @@ def test_cursors_are_listed_shown_moved_and_deleted(capfd: pytest.CaptureFixture
     shown = cursor_command("cursor", "show", "log", "billing")[1]
     assert "begins at 1:1; term 1" in shown
     assert "entries left: 2; payloads: 8 B; age of the first: " in shown
-    assert cursor_command("cursor", "show", "log", "absent")[0] == 1
+    status, _, errors = cursor_command("cursor", "show", "log", "absent")
+    assert (status, "there is no such cursor: the log has billing" in errors) == (1, True)
     (listed,) = map(json.loads, cursor_command("log", "list", "--long", "--json")[1].splitlines())
     assert [(each["cursor"], each["lag_entries"]) for each in listed["cursors"]] == [("billing", 2)]
     assert (listed["slowest_cursor"], listed["droppable_segments"]) == ("billing", 0)

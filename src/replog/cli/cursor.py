@@ -75,7 +75,8 @@ def show(connection: Connection, name: Name, cursor: CursorName, for_programs: A
     summary = run(_summary, connection, name)
     found = next((each for each in summary.cursors if each.name == cursor), None)
     if found is None:
-        raise CursorNotFoundError(name, cursor, "there is no such cursor")
+        known = ", ".join(each.name for each in summary.cursors) or "none"
+        raise CursorNotFoundError(name, cursor, f"there is no such cursor: the log has {known}")
     if for_programs:
         print_json({"log": name, **_as_json(found, summary.lags[cursor])})
     else:
