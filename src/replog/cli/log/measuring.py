@@ -20,7 +20,7 @@ from replog.metrics.options import parse_listen
 def metrics(
     connection: Connection,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="The logs; without any, the first 200.")
+        list[str] | None, typer.Argument(metavar="NAME", help="The logs; without any, the first 200.")
     ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve them at /metrics until a signal comes.")
