@@ -184,19 +184,25 @@ def line_of(row: Any) -> bytes:
 
 def main(words: Iterable[str]) -> None:
     """Says `runs` when Spark does, and `ended` when all jobs have."""
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
+    from pyspark.errors import PySparkException
 
     from replog.spark import ReplogDataSource
 
     [text] = words
     plan = Plan(**json.loads(text))
-    with spark_session(Path(plan.place), plan.master, _SETTINGS) as spark:
-        gateway = SparkContext._gateway
-        assert gateway is not None
-        spark.sparkContext.setLogLevel("WARN")
-        spark.dataSource.register(ReplogDataSource)
-        say(runs=os.getpid(), java=gateway.proc.pid)
-        is_done = Driver(plan, spark).run()
+    is_done = False
+    try:
+        with spark_session(Path(plan.place), plan.master, _SETTINGS) as spark:
+            gateway = SparkContext._gateway
+            assert gateway is not None
+            spark.sparkContext.setLogLevel("WARN")
+            spark.dataSource.register(ReplogDataSource)
+            say(runs=os.getpid(), java=gateway.proc.pid)
+            is_done = Driver(plan, spark).run()
+    except (PySparkException, Py4JError) as error:  # the cluster was not whole
+        say(failed="session", error=f"{type(error).__name__}: {error}"[:3000])
     say(ended=is_done)
 
 

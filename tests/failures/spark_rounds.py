@@ -49,7 +49,7 @@ DRIVERS_MAX = 10  # that a round may need
 RUNS_S = 900.0  # a driver and its executors, on a busy machine
 ENDS_S = 1800.0
 EXECUTOR_S = 900.0
-FAULT_AFTER_S_MAX = 25.0
+FAULT_AFTER_S_MAX = 8.0  # less than any round takes
 DOWN_S_MAX = 3.0
 LOOK_S = 0.1
 MERGED_BYTES = (0, 256 << 10)
@@ -105,13 +105,16 @@ class Campaign:
         self._stage = stage
         self._deck: list[str] = []
         self._driver: Process | None = None
+        self._is_over = False  # the jobs of this round have ended
 
     async def run(self, rounds: int) -> None:
         """Raises AssertionError if something does not come back, or the jobs of a round do not end."""
         for number in range(1, rounds + 1):
+            self._is_over = False
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._fail)
                 await self._drive(number)
+                self._is_over = True
 
     # -- the driver -----------------------------------------------------------------------------------------------
 
@@ -131,22 +134,19 @@ class Campaign:
         raise AssertionError(f"round {number}: its jobs had not ended after {DRIVERS_MAX} drivers")
 
     async def _is_done(self, driver: Process) -> bool:
-        await until(lambda: _last(driver, "ended") is not None or not driver.is_running, ENDS_S, f"{driver.name} ends")
+        await until(lambda: not driver.is_running, ENDS_S, f"{driver.name} ends")
         failed = [words for words in driver.said if "failed" in words]
         self.counts["failed jobs"] += len(failed)
         for words in failed:
             print(f"  {driver.name}: {words['failed']}: {words['error'][:300]!r}", flush=True)
         ended = _last(driver, "ended")
-        if ended is None:
-            return False
-        await driver.ended()
-        return bool(ended["ended"])
+        return ended is not None and bool(ended["ended"])
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
     async def _fail(self) -> None:
-        """Kills what the next cards say, while the driver runs."""
-        kinds: dict[str, Callable[[], Awaitable[None]]] = {
+        """Kills what the next cards say, while the driver runs. What cannot be killed any more is the next round's."""
+        kinds: dict[str, Callable[[], Awaitable[bool]]] = {
             "executor": self._kill_executor,
             "worker": self._kill_worker,
             "driver": self._kill_driver,
@@ -156,58 +156,61 @@ class Campaign:
         for _ in range(FAULTS_OF_ROUND):
             if not self._deck:
                 self._deck = self._random.sample(FAULTS, len(FAULTS))
-            kind, after_s = self._deck.pop(), self._random.random() * FAULT_AFTER_S_MAX
-            await until(self._driver_runs, RUNS_S, "a driver runs")
+            after_s = self._random.random() * FAULT_AFTER_S_MAX
+            await until(lambda: self._driver_runs() or self._is_over, RUNS_S, "a driver runs")
             await trio.sleep(after_s)
-            is_late = not self._driver_runs()
-            await kinds[kind]()
-            self.counts[f"{kind} killed{' late' if is_late else ''}"] += 1
+            if not self._driver_runs() or not await kinds[self._deck[-1]]():
+                self.counts["faults that came too late"] += 1
+                continue
+            self.counts[f"{self._deck.pop()} killed"] += 1
 
     def _driver_runs(self) -> bool:
         driver = self._driver
         return driver is not None and driver.is_running and _last(driver, "runs") is not None
 
-    async def _kill_executor(self) -> None:
+    # Each returns True if something was killed.
+
+    async def _kill_executor(self) -> bool:
         workers = self._stage.spark.workers
-        if not self._driver_runs():
-            return  # nobody has executors any more
-        try:
-            await until(
-                lambda: any(worker.executors() for worker in workers) or not self._driver_runs(),
-                EXECUTOR_S,
-                "an executor",
-            )
-        finally:
-            found = [pid for worker in workers for pid in worker.executors()]
+        found: list[int] = []
+
+        def is_found() -> bool:
+            found[:] = [pid for worker in workers for pid in worker.executors()]
+            return bool(found) or not self._driver_runs()
+
+        await until(is_found, EXECUTOR_S, "an executor")
         if found:
             _kill(self._random.choice(found))
+        return bool(found)
 
-    async def _kill_worker(self) -> None:
+    async def _kill_worker(self) -> bool:
         await trio.to_thread.run_sync(self._random.choice(self._stage.spark.workers).restart)
+        return True
 
-    async def _kill_driver(self) -> None:
+    async def _kill_driver(self) -> bool:
         driver = self._driver
-        assert driver is not None
-        if not self._driver_runs():
-            return
-        words = _last(driver, "runs")
-        assert words is not None
+        words = None if driver is None else _last(driver, "runs")
+        if driver is None or words is None:
+            return False
         _kill(words["java"])
         await driver.kill()
+        return True
 
-    async def _kill_bookie(self) -> None:
+    async def _kill_bookie(self) -> bool:
         bookie = self._random.choice(self._stage.bookies.bookies)
         await bookie.running.kill()
         await trio.sleep(self._random.random() * DOWN_S_MAX)
         await self._stage.bookies.start_bookie(bookie)
+        return True
 
-    async def _kill_zookeeper(self) -> None:
+    async def _kill_zookeeper(self) -> bool:
         began_s = time.monotonic()
         (await self._stage.zookeeper.wait_leader()).kill()
         await trio.sleep(self._random.random() * DOWN_S_MAX)
         await trio.to_thread.run_sync(self._stage.zookeeper.heal_blocking)
         await self._stage.zookeeper.wait_leader()
         self.metastore_faults.append((began_s, time.monotonic()))
+        return True
 
 
 def _last(process: Process, word: str) -> dict[str, Any] | None:
