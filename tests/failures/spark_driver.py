@@ -111,6 +111,8 @@ class Driver:
         from replog.errors import ReplogError
 
         try:
+            # Spark looks for a data source in the session that is active in Java's thread, and a new one has none.
+            self._spark.createDataFrame([], "nothing int")
             job()
         except (PySparkException, Py4JError, ReplogError) as error:
             self._is_failed = True
