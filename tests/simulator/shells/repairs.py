@@ -169,16 +169,28 @@ class Repairs:
     async def _make_whole(self, client: Client) -> None:
         report = await client.repair()
         for _ in range(_REPAIRS_MAX):
-            if not (report.lacking or report.misplaced or report.draining):
+            if not self._lacks(report):
                 break
             await trio.sleep(0.5)
             report = await client.repair()
-        if report.lacking or report.misplaced or report.draining:
+        if self._lacks(report):
             self._world.violated("F1", f"repairs end, and there lacks: {report}")
         for ledger_id in await client.ledgers():
             metadata = self._metadata(ledger_id)
             if metadata is not None:
                 self._judge_copies(metadata)
+
+    def _lacks(self, report: AuditReport) -> bool:
+        """True if the next repair has something to do. A fragment may stay where the policy does not want it if no bookie outside
+        can mend that by taking one place: a repair has no bookies of one fragment change places."""
+        misplaced = {(each.ledger_id, each.first_entry_id) for each in report.misplaced}
+        can_move = any(
+            (metadata.ledger_id, fragment.first_entry_id) in misplaced
+            and self._could_be_in_two_zones(fragment.ensemble)
+            for metadata in filter(None, (self._metadata(ledger_id) for ledger_id, _ in misplaced))
+            for fragment in fixed_fragments(metadata)
+        )
+        return bool(report.lacking or report.draining or can_move)
 
     def _judge_copies(self, metadata: LedgerMetadata) -> None:
         """Every entry of the fixed fragments is on its whole write set, in the same bytes, in two zones."""
