@@ -20,6 +20,7 @@ class _Turns(trio.abc.Instrument):
         self.count += 1
 
 
+@pytest.mark.real
 @pytest.mark.long(is_sampled=False)
 async def test_ten_thousand_open_ledgers_work() -> None:
     quorum, turns = Quorum(1, 1, 1), _Turns()

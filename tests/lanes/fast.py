@@ -3,8 +3,8 @@
 A test is in the fast lane if its file is below one of `PLACES` and it is not marked with one of `SLOWER`. It has the marker
 `fast`, so that `-m fast` runs them all. While such a test runs, what would make it slow or dependent on the machine raises
 `FastLaneError`: a socket, a process, `time.sleep`. Asynchronous tests run in virtual time: those without a clock of their own
-(`autojump_clock`, the fastest, if no thread takes part) get `patient_clock`. If a test starts trio itself, without a virtual
-clock, and a deadline passes in real time, it fails at its end.
+(`autojump_clock`, the fastest, if no thread takes part) get `patient_clock`. So do those that are only too slow or long for
+the lane. If a test starts trio itself, without a virtual clock, and a deadline passes in real time, it fails at its end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ PLACES = (
     "tests/test_registry.py",
     "tests/transports/test_memory.py",
 )
-SLOWER = frozenset({"real", "slow", "long", "crash", "needs_zookeeper", "needs_spark"})
+REAL = frozenset({"real", "crash", "needs_zookeeper", "needs_spark"})  # these need real time
+SLOWER = REAL | {"slow", "long"}
 REAL_FIXTURES = frozenset(
     {"zookeeper_url", "zookeeper", "own_zookeeper", "zookeeper_ensemble", "spark", "spark_bookies"}
 )
@@ -69,16 +70,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    is_slower = any(marker.name in SLOWER for marker in item.iter_markers())
-    needs_servers = not REAL_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    if item.nodeid.startswith(PLACES) and not is_slower and not needs_servers:
+    if is_virtual(item) and SLOWER.isdisjoint(marker.name for marker in item.iter_markers()):
         item.add_marker(pytest.mark.fast)
+
+
+def is_virtual(item: pytest.Item) -> bool:
+    """Whether virtual time is enough for it."""
+    needs_servers = not REAL_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    is_real = not REAL.isdisjoint(marker.name for marker in item.iter_markers())
+    return item.nodeid.startswith(PLACES) and not is_real and not needs_servers
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest-trio, whose marker ours replaces
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("fast") is not None and item.get_closest_marker("trio") is not None:
+        if is_virtual(item) and item.get_closest_marker("trio") is not None:
             item.add_marker(pytest.mark.trio(run=_run_in_virtual_time), append=False)
 
 

@@ -68,3 +68,10 @@ async def test_virtual_time_passes_while_threads_wait() -> None:
         nursery.start_soon(trio.to_thread.run_sync, lambda: gate.wait())
         await trio.sleep(LONG_S)
         gate.set()
+
+
+@pytest.mark.slow
+async def test_what_is_only_slow_sleeps_in_virtual_time_too() -> None:
+    before = time.monotonic()
+    await trio.sleep(LONG_S)
+    assert time.monotonic() - before < LONG_S / 2

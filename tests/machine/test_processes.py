@@ -12,7 +12,7 @@ import trio
 
 import replog
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 WITHIN_S = 60.0
 
 
