@@ -70,7 +70,7 @@ def test_journal() -> None:
     assert records[2][5][31:] == proof + struct.pack("<I", crc32c_of(proof))
     assert struct.unpack("<qqqi", records[3][5]) == (8, 5, -1, -1)
     assert struct.unpack("<q", records[4][5]) == (9,)
-    assert struct.unpack("<qqqq", records[6][5]) == (7, 1, 0, 5)
+    assert struct.unpack("<qqqqQ", records[6][5]) == (7, 1, 0, 5, 1)
 
 
 def test_entry_log() -> None:

@@ -25,7 +25,7 @@ class ForgetsLateOnesOfAGathering(Cheat):
     def _apply(self, content: _Content, mutation: Mutation) -> None:
         if isinstance(mutation, PutBatch) and mutation.batch.stride > 1:
             ledger = content.ledgers.get(mutation.batch.ledger_id)
-            if ledger is not None and ledger.marks.last_entry_id > mutation.batch.last_entry_id + 1:
+            if ledger is not None and ledger.last_entry_id > mutation.batch.last_entry_id + 1:
                 return
         super()._apply(content, mutation)
 

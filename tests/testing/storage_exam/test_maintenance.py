@@ -101,7 +101,7 @@ class LosesWhatComesMeanwhile(Cheat):
 
 class FailsWithNothingToDo(Cheat):
     def rewrite(self, content: _Content, is_major: bool) -> None:
-        min(content.ledgers.values(), key=lambda ledger: ledger.marks.last_entry_id)
+        min(content.ledgers.values(), key=lambda ledger: ledger.last_entry_id)
 
 
 class SeesGhosts(Cheat):
