@@ -277,9 +277,8 @@ SHELL_MUTANTS = (
                 "DENIALS.get(answer.status, DENIALS[Status.NO_ENTRY])",
             ),
         ),
-        5,
+        30,
         strategy="orphans",
-        step=5,
     ),
     Mutant(
         "confirmed-not-frozen",
