@@ -17,7 +17,8 @@ import replog.blocking
 from replog.protocol.model import LedgerState
 from replog.spark import foreach_partition_writer
 from replog.spark.clients import worker_client
-from replog.spark.partitions import PartitionWriter, _check_turn, _PartitionAttempt, bytes_of, chunks_of
+from replog.spark.envelopes import bytes_of
+from replog.spark.partitions import PartitionWriter, _check_turn, _PartitionAttempt, chunks_of
 from tests.servers.bookies import Bookies
 
 if TYPE_CHECKING:
