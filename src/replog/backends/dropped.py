@@ -53,12 +53,8 @@ class DroppedEntries:
         """The entries from the first to the last, or each `stride`-th of them, were dropped."""
         assert first <= last, "a range has entries"
         held = self._with_rotations(stamp, self._by_stamp.setdefault(stamp, EntryRanges(1)), stride)
-        if held.stride % stride:
-            for entry_id in range(first, last + 1, stride):
-                held.add(entry_id, entry_id)
-        else:
-            for start in range(first, min(first + held.stride, last + 1), stride):
-                held.add(start, last - (last - start) % held.stride)
+        for start, end in _as_ranges(held.stride, first, last, stride):
+            held.add(start, end)
 
     def _with_rotations(self, stamp: int, held: EntryRanges, stride: int) -> EntryRanges:
         """The ranges of this stamp, in which each rotation of this stride has its own, if it is one that ensembles have."""
@@ -73,13 +69,8 @@ class DroppedEntries:
         if held is None:
             return
         held = self._with_rotations(stamp, held, stride)
-        if held.stride % stride:
-            # Of a stride that no ensemble has: few entries, each for itself.
-            for entry_id in range(first, last + 1, stride):
-                held.discard(entry_id, entry_id)
-        else:
-            for start in range(first, min(first + held.stride, last + 1), stride):
-                held.discard(start, last - (last - start) % held.stride)
+        for start, end in _as_ranges(held.stride, first, last, stride):
+            held.discard(start, end)
         if not held:
             del self._by_stamp[stamp]
 
@@ -112,6 +103,16 @@ class DroppedEntries:
         """Raises `EntryDroppedError` if this entry was dropped."""
         if self.holds(stamp, entry_id):
             raise EntryDroppedError(ledger_id, entry_id, stamp)
+
+
+def _as_ranges(held_stride: int, first: int, last: int, stride: int) -> Iterator[tuple[int, int]]:
+    """Each `stride`-th entry from the first to the last, as ranges that have the stride of what is held."""
+    if held_stride % stride:
+        # Of a stride that no ensemble has: few entries, each for itself.
+        yield from ((entry_id, entry_id) for entry_id in range(first, last + 1, stride))
+    else:
+        for start in range(first, min(first + held_stride, last + 1), stride):
+            yield start, last - (last - start) % held_stride
 
 
 def _with_stride(held: EntryRanges, stride: int) -> EntryRanges:
