@@ -288,3 +288,27 @@ async def test_copies_in_the_wrong_zone_are_named_and_moved(
             report = await client.repair()
             assert (report.misplaced, report.under_replicated) == ((), 0)
             assert await read_ledger(client, writer.ledger_id) == ENTRIES
+
+
+async def test_bookies_of_a_fragment_change_places_if_no_other_will_do(autojump_clock: trio.testing.MockClock) -> None:
+    """Four bookies in two zones, side by side in their zones: each is in the ensemble, so nobody from outside can help."""
+    async with cluster(0) as world:
+        for zone in "aabb":
+            await world.add_bookie(BookieOptions(storage="memory", labels=(f"zone={zone}",)))
+        async with world.client(QUICK, placement="zones:?at_least=2") as client, world.client(QUICK) as other:
+            # By chance two of three ensembles have neighbours in one zone.
+            writers = []
+            for _ in range(20):
+                async with other.create_ledger(quorum=Quorum(4, 2, 2)) as writer:
+                    await writer.extend(ENTRIES)
+                writers.append(writer)
+            await trio.testing.wait_all_tasks_blocked()
+            misplaced = {each.ledger_id for each in (await client.audit()).misplaced}
+            assert misplaced
+            report = await client.repair()
+            assert (report.misplaced, report.under_replicated) == ((), 0)
+            for writer in writers:
+                (fragment,) = (await client.ledger_metadata(writer.ledger_id)).fragments
+                is_moved = fragment.ensemble != writer.metadata.fragments[0].ensemble
+                assert is_moved == (writer.ledger_id in misplaced)
+                assert await read_ledger(client, writer.ledger_id) == ENTRIES

@@ -96,6 +96,41 @@ def test_only_a_complete_bookie_replaces_one_that_is_not_lost() -> None:
     assert world.metadata.fragments[0].ensemble == ("a", "b", "c")
 
 
+def test_two_bookies_of_a_fragment_change_places() -> None:
+    """F1: each holds what the other's place needs before the record says so; what it needs no more it drops afterwards (F5)."""
+    world = closed(Quorum(4, 2, 2), "abcd")
+    world.write()
+    result = world.fill(replacements={1: "c", 2: "b"})
+    assert result.replaced == {1: "c", 2: "b"}
+    assert world.metadata.fragments[0].ensemble == tuple("acbd")
+    assert world.lacking() == {}
+
+
+@pytest.mark.parametrize("away", ["b", "c"])
+def test_bookies_change_places_both_or_not_at_all(away: str) -> None:
+    """C2: one of them cannot be asked. If only the other one moved, it would have two places."""
+    world = closed(Quorum(4, 2, 2), "abcd")
+    world.write()
+    world.away.add(away)
+    assert world.fill(replacements={1: "c", 2: "b"}).replaced == {}
+    assert world.metadata.fragments[0].ensemble == tuple("abcd")
+    # One from outside takes its place all the same, whoever else changes places.
+    assert world.fill(replacements={0: "h", 1: "c", 2: "b"}).replaced == {0: "h"}
+    assert world.metadata.fragments[0].ensemble == tuple("hbcd")
+    world.away.clear()
+    assert world.lacking() == {}
+
+
+def test_a_gap_stays_named_if_its_bookie_keeps_its_place() -> None:
+    """W7: the one that was to take the place has everything, the one that keeps it has not."""
+    world = closed(Quorum(4, 2, 2), "abcd")
+    world.write(missed={"b": [4]})
+    world.metadata = attrs.evolve(world.metadata, gaps=(Gap(1, 4, 4),))
+    world.away.add("b")
+    assert world.fill(replacements={1: "c", 2: "b"}).replaced == {}
+    assert world.metadata.gaps == (Gap(1, 4, 4),)
+
+
 def test_target_that_refuses_is_not_named_and_still_read_from() -> None:
     """F1: a full bookie takes no copy, but its own are the only ones."""
     world = closed()

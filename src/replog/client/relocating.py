@@ -41,6 +41,7 @@ class Relocation:
 
     async def in_place(self, metadata: LedgerMetadata, fragment: FixedFragment) -> dict[int, str]:
         """The fewest replacements with which the fragment meets the wishes of the placement policy; {} if it does, or none do.
+        Two of its own bookies change places only if no others will do: that moves two copies where one might be enough.
         Raises `MetastoreError`."""
         placing, quorum, ensemble = self._context.placing, metadata.quorum, fragment.ensemble
         if not await placing.shortfall(quorum, ensemble):
@@ -53,6 +54,11 @@ class Relocation:
                 moved = tuple(chosen.get(index, bookie_id) for index, bookie_id in enumerate(ensemble))
                 if chosen and not await placing.shortfall(quorum, moved):
                     return chosen
+        for one, other in itertools.combinations(range(len(ensemble)), 2):
+            exchanged = {one: ensemble[other], other: ensemble[one]}
+            moved = tuple(exchanged.get(index, bookie_id) for index, bookie_id in enumerate(ensemble))
+            if not await placing.shortfall(quorum, moved):
+                return exchanged
         return {}
 
 

@@ -16,7 +16,7 @@ Invariants:
   has that fragment's stamp (F2). With an earlier one nobody asks for it there: a takeover ended its term inside the batch.
 - Every copy carries the record's term (F2).
 - The record names a replacement only if it said, after all was stored, that it holds all it should, or all that anybody has (F3).
-- Only indices of the one fragment change (F4).
+- Only indices of the one fragment change (F4), and no bookie ever has two of them (C2).
 - A replacement is named upon the version of the record at which it said what it holds, or it is asked again (F5).
 - One entry is read at a time, and none while more than `COPYING_BYTES_MAX` are being stored: what is in memory is bounded.
 - Bookies are asked again only when every copy that was sent is answered.
@@ -93,8 +93,8 @@ class Filled:
 
 
 class LedgerFilling(LedgerMachine):
-    """Fills the fragment at this place. `replacements` are new bookies by index; `lost` bookies are never asked (B8a). `digest`
-    checks a keyed code, if the filler knows the password."""
+    """Fills the fragment at this place. `replacements` are other bookies by index, from outside or from another place of the
+    fragment; `lost` bookies are never asked (B8a). `digest` checks a keyed code, if the filler knows the password."""
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class LedgerFilling(LedgerMachine):
         self._digest = digest
         self._fragment = fragment
         new = dict(replacements or {})
-        assert not set(new.values()) & set(self._fragment.ensemble), "a replacement is new (C2)"
         self._ensemble = tuple(new.get(index, each) for index, each in enumerate(self._fragment.ensemble))
+        assert len(set(self._ensemble)) == len(self._ensemble), "no bookie has two places (C2)"
         asked = dict.fromkeys((*self._fragment.ensemble, *self._ensemble))
         self._bookies = [bookie_id for bookie_id in asked if bookie_id not in lost]
         self._members = [bookie_id for bookie_id in self._fragment.ensemble if bookie_id not in lost]
@@ -334,10 +334,9 @@ class LedgerFilling(LedgerMachine):
             is_all_there_is = all_heard and len(nowhere) == len(missing) and former[index] not in self._members
             if copies.is_heard(bookie_id) and (not missing or is_all_there_is):
                 complete.add(index)
-        self.result.replaced = {
-            index: self._ensemble[index] for index in complete if self._ensemble[index] != former[index]
-        }
-        self._whole = frozenset(whole)
+        wanted = {index: self._ensemble[index] for index in complete if self._ensemble[index] != former[index]}
+        self.result.replaced = _without_doubles(former, wanted)
+        self._whole = frozenset(whole - (wanted.keys() - self.result.replaced.keys()))
         changed = self._changed(self.metadata)
         if changed == self.metadata:
             self._finish("nothing to change")
@@ -405,6 +404,18 @@ class LedgerFilling(LedgerMachine):
 
     def _move(self, event: str) -> None:
         self._stage = after(TRANSITIONS, self._stage, event)
+
+
+def _without_doubles(ensemble: Sequence[str], replaced: Mapping[int, str]) -> dict[int, str]:
+    """Of these replacements those after which no bookie has two places: of bookies that change places, all do or none (C2)."""
+    kept = dict(replaced)
+    while True:
+        staying = {each for index, each in enumerate(ensemble) if index not in kept}
+        doubled = [index for index, bookie_id in kept.items() if bookie_id in staying]
+        if not doubled:
+            return kept
+        for index in doubled:
+            del kept[index]
 
 
 def _fixed(metadata: LedgerMetadata, place: int) -> FixedFragment:

@@ -181,8 +181,8 @@ class Repairs:
                 self._judge_copies(metadata)
 
     def _lacks(self, report: AuditReport) -> bool:
-        """True if the next repair has something to do. A fragment may stay where the policy does not want it if no bookie outside
-        can mend that by taking one place: a repair has no bookies of one fragment change places."""
+        """True if the next repair has something to do. A fragment may stay where the policy does not want it if that takes more
+        than one bookie from outside, or two of its own that change places."""
         misplaced = {(each.ledger_id, each.first_entry_id) for each in report.misplaced}
         can_move = any(
             (metadata.ledger_id, fragment.first_entry_id) in misplaced
@@ -212,15 +212,17 @@ class Repairs:
                     self._world.violated("F1", f"{what} is only in {zones} after a repair")
 
     def _could_be_in_two_zones(self, ensemble: Sequence[str]) -> bool:
-        """True if one bookie of the ensemble could give its place to another one, and the policy accepted that."""
-        numbers = {each.disk.content.bookie_id: number for number, each in enumerate(self._bookies)}
+        """True if one bookie of the ensemble could give its place to another one, or two change places, and the policy accepted
+        that."""
+        zone_of = {each.disk.content.bookie_id: zone(number) for number, each in enumerate(self._bookies)}
         spare = [each.disk.content.bookie_id for each in self._bookies if not each.is_gone]
-        zones = [zone(numbers[each]) for each in ensemble]
-        for index, other in itertools.product(range(len(ensemble)), spare):
-            if other not in ensemble:
-                moved = [*zones[:index], zone(numbers[other]), *zones[index + 1 :]]
-                if all(len({*(moved * 2)[start : start + 3]}) > 1 for start in range(len(moved))):
-                    return True
+        outside = [{index: each} for index in range(len(ensemble)) for each in spare if each not in ensemble]
+        pairs = itertools.combinations(range(len(ensemble)), 2)
+        exchanged = [{one: ensemble[other], other: ensemble[one]} for one, other in pairs]
+        for change in (*outside, *exchanged):
+            moved = [zone_of[change.get(index, each)] for index, each in enumerate(ensemble)]
+            if all(len({*(moved * 2)[start : start + 3]}) > 1 for start in range(len(moved))):
+                return True
         return False
 
 
