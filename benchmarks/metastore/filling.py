@@ -11,8 +11,7 @@ from replog.errors import KeyNotFoundError
 from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata
 from replog.protocol.quorum import Quorum
-from replog.records.ledgers import encode_ledger
-from replog.records.logs import encode_log, encode_log_page
+from replog.records.encoding import encode
 from replog.records.paths import NEXT_LEDGER_ID_KEY, ledger_key_path, log_key_path, log_page_key_path
 
 _AT_ONCE = 200
@@ -22,7 +21,7 @@ _CREATED_AT_MS = 1_700_000_000_000
 
 def ledger_record(ledger_id: int, log: str = "") -> bytes:
     """As its writer leaves it, on three bookies, with nothing written."""
-    return encode_ledger(
+    return encode(
         LedgerMetadata(
             ledger_id,
             Quorum(3, 3, 2),
@@ -67,5 +66,5 @@ async def create_log(metastore: Metastore, name: str, ledger_ids: range) -> None
     """Creates a log of these ledgers, which exist."""
     log = LogMetadata(name, created_at_ms=_CREATED_AT_MS).with_ledgers(ledger_ids, _CREATED_AT_MS)
     pages, head = log.open_from(log.next_segment_number).split()
-    await create_all(metastore, ((log_page_key_path(name, page.number), encode_log_page(page)) for page in pages))
-    await metastore.create(log_key_path(name), encode_log(head))
+    await create_all(metastore, ((log_page_key_path(name, page.number), encode(page)) for page in pages))
+    await metastore.create(log_key_path(name), encode(head))

@@ -19,8 +19,8 @@ import trio
 import replog
 from benchmarks.metastore.filling import create_all, create_ledgers, create_log
 from replog.abc import Metastore
+from replog.records.encoding import encode
 from replog.records.jobs import JobLedger
-from replog.records.logs import encode_job_ledger
 from replog.records.paths import job_key_path
 from replog.spark.extents import Survey
 
@@ -52,7 +52,7 @@ async def _fill(metastore: Metastore, ledgers: int, killed: int) -> None:
     left = range(first + ledgers, first + ledgers + killed)
     await create_ledgers(metastore, left, _LOG)
     key, now_ms = job_key_path(_LOG, "killed"), int(1000 * time.time())
-    records = ((f"{key}/{each}", encode_job_ledger(JobLedger(_LOG, "killed", each, now_ms))) for each in left)
+    records = ((f"{key}/{each}", encode(JobLedger(_LOG, "killed", each, now_ms))) for each in left)
     await create_all(metastore, records)
 
 

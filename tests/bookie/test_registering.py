@@ -14,11 +14,11 @@ from replog.records.bookies import (
     READ_ONLY_BOOKIES_KEY,
     Cookie,
     announcement_key,
+    change_cookie,
     cookie_key,
     decode_address,
     decode_cookie,
 )
-from replog.records.cookies import change_cookie
 from replog.testing import Fault
 from tests.kit import Bookie, Cluster, cluster, until
 

@@ -14,7 +14,8 @@ from replog.bookie.releasing import Releasing
 from replog.errors import MetastoreUnavailableError, StorageUncertainError
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.releasing import ForeignRange, Release
-from replog.records.ledgers import decode_ledger, encode_ledger
+from replog.records.encoding import encode
+from replog.records.ledgers import decode_ledger
 from replog.records.paths import ledger_key_path
 from replog.testing.faults import Fault
 from tests.kit import Bookie, Cluster, cluster, read_ledger
@@ -33,7 +34,7 @@ async def change(world: Cluster, ledger_id: int, **fields: object) -> LedgerMeta
     key = ledger_key_path(ledger_id)
     found = await world.metastore.get(key)
     changed = attrs.evolve(decode_ledger(key, found.value), contents=None, **fields)  # type: ignore[arg-type]
-    await world.metastore.put(key, encode_ledger(changed), found.version)
+    await world.metastore.put(key, encode(changed), found.version)
     return changed
 
 

@@ -22,7 +22,8 @@ from replog.protocol.chunks import new_chunks
 from replog.protocol.gaps import Gap
 from replog.protocol.model import Durability, LedgerMetadata, LedgerState
 from replog.protocol.releasing import ForeignRange
-from replog.records.chunks import encode_chunk, read_whole_ledger
+from replog.records.chunks import read_whole_ledger
+from replog.records.encoding import encode
 from replog.records.ledgers import decode_ledger
 from replog.records.paths import CHUNKS_KEY, chunk_key_path, ledger_key_path
 from replog.testing import Fault
@@ -284,7 +285,7 @@ async def test_crash_between_chunk_and_record_leaves_garbage_for_a_repair() -> N
         metadata, version = await records.get_head(ledger_id, at=5)
         for chunk in new_chunks(metadata.trimmed(5).packed(version).chunks):
             assert chunk.contents is not None
-            await records.create_key(chunk_key_path(ledger_id, chunk.name), encode_chunk(chunk.contents))
+            await records.create_key(chunk_key_path(ledger_id, chunk.name), encode(chunk.contents))
         left = await names(world, ledger_id)
         assert set(left) > set(known), "the client that trims is killed before its compare-and-set"
         await client.repair()
@@ -335,7 +336,7 @@ async def test_two_changes_upon_one_version_share_no_chunk() -> None:
         lost = with_gap(other, 1).packed(version)
         for chunk in new_chunks(lost.chunks):
             assert chunk.contents is not None
-            await records.create_key(chunk_key_path(ledger_id, chunk.name), encode_chunk(chunk.contents))
+            await records.create_key(chunk_key_path(ledger_id, chunk.name), encode(chunk.contents))
         await records.put(with_gap(one, 0), version)
         with pytest.raises(VersionConflictError):
             await records.put(lost, version)

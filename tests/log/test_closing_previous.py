@@ -8,7 +8,8 @@ import trio.testing
 
 from replog.config import ClientOptions
 from replog.protocol.model import RECOVERY_TERM, LedgerState
-from replog.records.ledgers import decode_ledger, encode_ledger
+from replog.records.encoding import encode
+from replog.records.ledgers import decode_ledger
 from replog.records.paths import ledger_key_path
 from replog.testing import FaultyMetastore
 from tests.kit import cluster, read_log
@@ -28,7 +29,7 @@ class Fencing(FaultyMetastore):
             fenced = attrs.evolve(
                 decode_ledger(key, found.value), state=LedgerState.IN_RECOVERY, term=RECOVERY_TERM, token="dead"
             )
-            await super().put(key, encode_ledger(fenced), found.version)
+            await super().put(key, encode(fenced), found.version)
         return await super().put(key, value, expected)
 
 

@@ -16,7 +16,8 @@ import replog
 from replog.abc import Metastore, Versioned
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.model import LogMetadata
-from replog.records.logs import decode_log, encode_log, encode_log_page
+from replog.records.encoding import encode
+from replog.records.logs import decode_log
 from replog.records.paths import log_key_path, log_page_key_path
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "formats.md"
@@ -93,9 +94,9 @@ async def make_log(client: replog.Client, metastore: Metastore, length: int) -> 
     for ledger_id in ledger_ids:
         pages, log = log.split()
         for page in pages:
-            await metastore.create(log_page_key_path("log", page.number), encode_log_page(page))
+            await metastore.create(log_page_key_path("log", page.number), encode(page))
         log = log.with_ledger(ledger_id, 1_763_500_000_000).open_from(log.next_segment_number)
-    await metastore.create(log_key_path("log"), encode_log(log))
+    await metastore.create(log_key_path("log"), encode(log))
 
 
 async def costs_of(length: int, directory: Path) -> list[Cost]:

@@ -31,8 +31,8 @@ from replog.protocol.envelope import EntryId
 from replog.protocol.messages import AddRequest
 from replog.protocol.model import Position
 from replog.protocol.quorum import Quorum
+from replog.records.logs import decode_producers
 from replog.records.paths import log_key_path, log_producers_key_path
-from replog.records.producers import decode_producers
 from replog.testing import Fault
 from tests.kit import ONE, Cluster, cluster
 

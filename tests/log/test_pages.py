@@ -23,7 +23,8 @@ from replog.errors import (
 )
 from replog.hookspecs import LogTrimmed
 from replog.protocol.model import Position, Segment
-from replog.records.logs import decode_log_page, encode_log, encode_log_page
+from replog.records.encoding import encode
+from replog.records.logs import decode_log_page
 from replog.records.paths import log_key_path, log_page_key_path
 from replog.testing import Fault, FaultyMetastore
 from tests.kit import Cluster, cluster, read_log
@@ -107,7 +108,7 @@ async def test_a_page_that_contradicts_the_record_raises(
     async with paged(5) as (world, client):
         before = await client.log_metadata("log")
         page = attrs.evolve(before.split()[0][0], segments=(Segment(2, 4711), before.segments[1]))
-        await world.metastore.create(log_page_key_path("log", 1), encode_log_page(page))
+        await world.metastore.create(log_page_key_path("log", 1), encode(page))
         with pytest.raises(MetastoreCorruptError, match=r"'logs/log/pages/1'.*does not name.*restore"):
             async with client.write_log("log"):
                 pass
@@ -268,10 +269,10 @@ async def test_many_ledgers_are_trimmed_at_once_and_resumably(
         for number in range(2, 2000):
             pages, log = log.split()
             for page in pages:
-                await world.metastore.create(log_page_key_path("log", page.number), encode_log_page(page))
+                await world.metastore.create(log_page_key_path("log", page.number), encode(page))
             log = log.with_ledger(1_000_000 + number, 0).open_from(number)
         found = await world.metastore.get(log_key_path("log"))
-        await world.metastore.put(log_key_path("log"), encode_log(log), found.version)
+        await world.metastore.put(log_key_path("log"), encode(log), found.version)
         deletions = 0
 
         def choose(operation: str, key: str) -> Fault | None:

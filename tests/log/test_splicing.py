@@ -12,7 +12,7 @@ from replog.errors import ConfigError, FencedError
 from replog.hookspecs import LedgersSpliced
 from replog.protocol.additions import Addition, AppendRequest
 from replog.protocol.model import Position
-from replog.records.logs import encode_log
+from replog.records.encoding import encode
 from replog.records.paths import log_leaders_key_path
 from tests.kit import cluster, read_log
 
@@ -123,7 +123,7 @@ async def test_request_of_a_dead_committer_is_answered_or_ends_with_the_leader()
         async def ask(ledger_id: int) -> None:
             head, version = await other._logs.get("log")
             asked = head.with_request(AppendRequest("dead", Addition((ledger_id,))))
-            await world.metastore.put("logs/log", encode_log(asked), version)
+            await world.metastore.put("logs/log", encode(asked), version)
 
         async with client.write_log("log") as log:
             await log.append(b"1")

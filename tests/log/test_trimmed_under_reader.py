@@ -6,7 +6,8 @@ import pytest
 
 import replog
 from replog.metastores.memory import MemoryMetastore
-from replog.records.logs import decode_log, encode_log
+from replog.records.encoding import encode
+from replog.records.logs import decode_log
 from replog.records.paths import log_key_path
 
 
@@ -24,7 +25,7 @@ async def test_entries_that_bookies_dropped_were_trimmed(tmp_path: Path) -> None
             key = log_key_path("events")
             found = await metastore.get(key)
             trimmed = decode_log(key, found.value).trimmed_before(2)
-            await metastore.put(key, encode_log(trimmed), found.version)
+            await metastore.put(key, encode(trimmed), found.version)
             await client.bookies[0].server.drop(first_ledger)
             with pytest.raises(replog.TrimmedError) as caught:
                 await reader.receive()

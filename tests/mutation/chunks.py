@@ -15,9 +15,9 @@ MUTANTS = (
     _mutant(
         "chunk-deleted-before-record",
         "client/ledger_records.py",
-        "        key, value = ledger_key_path(metadata.ledger_id), encode_ledger(metadata)\n        try:\n",
+        "        key, value = ledger_key_path(metadata.ledger_id), encode(metadata)\n        try:\n",
         (
-            "        key, value = ledger_key_path(metadata.ledger_id), encode_ledger(metadata)\n"
+            "        key, value = ledger_key_path(metadata.ledger_id), encode(metadata)\n"
             "        await self._delete_chunks(metadata, metadata.unnamed)\n"
             "        try:\n"
         ),
@@ -27,18 +27,18 @@ MUTANTS = (
         "chunk-written-after-record",
         "client/ledger_records.py",
         (
-            "            await self.create_key(chunk_key_path(metadata.ledger_id, chunk.name), encode_chunk(chunk.contents))\n"
-            "        key, value = ledger_key_path(metadata.ledger_id), encode_ledger(metadata)\n"
+            "            await self.create_key(chunk_key_path(metadata.ledger_id, chunk.name), encode(chunk.contents))\n"
+            "        key, value = ledger_key_path(metadata.ledger_id), encode(metadata)\n"
             "        try:\n"
             '            version = await self.persist(f"changing {key}", lambda: self.metastore.put(key, value, expected))\n'
         ),
         (
-            "        key, value = ledger_key_path(metadata.ledger_id), encode_ledger(metadata)\n"
+            "        key, value = ledger_key_path(metadata.ledger_id), encode(metadata)\n"
             "        try:\n"
             '            version = await self.persist(f"changing {key}", lambda: self.metastore.put(key, value, expected))\n'
             "            for chunk in new_chunks(metadata.chunks):\n"
             "                key = chunk_key_path(metadata.ledger_id, chunk.name)\n"
-            "                await self.create_key(key, encode_chunk(chunk.contents))\n"
+            "                await self.create_key(key, encode(chunk.contents))\n"
         ),
         "a client that is killed in between leaves a record that names chunks which never come to be",
     ),

@@ -17,8 +17,9 @@ from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
-from replog.records.chunks import decode_chunk, encode_chunk
-from replog.records.ledgers import decode_ledger, encode_ledger
+from replog.records.chunks import decode_chunk
+from replog.records.encoding import encode
+from replog.records.ledgers import decode_ledger
 from replog.records.paths import chunk_key_path, ledger_key_path
 
 BOOKIES = ("a", "b", "c", "d")
@@ -55,8 +56,8 @@ class Store:
         for chunk in new_chunks(packed.chunks):
             assert chunk.contents is not None
             assert chunk.name not in self.chunks, "a name is used once"
-            self.chunks[chunk.name] = encode_chunk(chunk.contents)
-        self.value = encode_ledger(packed)
+            self.chunks[chunk.name] = encode(chunk.contents)
+        self.value = encode(packed)
         self.version += 1
 
     def head(self) -> LedgerMetadata:
@@ -172,7 +173,7 @@ def test_record_that_skips_entries_between_chunks_is_refused() -> None:
     store = Store(unbounded([Fragment(number, ("a", "b"), 1) for number in range(9)]))
     head = store.head()
     for chunks in (head.chunks[1:], head.chunks[:1], (attrs.evolve(head.chunks[0], last_entry_id=1), head.chunks[1])):
-        damaged = encode_ledger(attrs.evolve(head, chunks=chunks))
+        damaged = encode(attrs.evolve(head, chunks=chunks))
         with pytest.raises(MetastoreCorruptError, match=r"chunks|fragments"):
             decode_ledger(ledger_key_path(7), damaged)
 

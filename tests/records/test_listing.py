@@ -8,10 +8,9 @@ import pytest
 from replog.abc import Metastore
 from replog.errors import MetastoreCorruptError, MetastoreError
 from replog.metastores.memory import MemoryMetastore
+from replog.records.encoding import encode
 from replog.records.ledgers import ledger_id_pages, list_ledger_ids
 from replog.records.logs import (
-    encode_log,
-    encode_log_page,
     list_log_names,
     list_log_pages,
 )
@@ -117,9 +116,9 @@ async def test_listing_raises_when_metastore_fails_or_key_is_unknown() -> None:
 async def test_logs_are_listed_by_name() -> None:
     metastore = MemoryMetastore()
     for name in ("b/c", "a", "..", "Z"):
-        await metastore.create(log_key_path(name), encode_log(attrs.evolve(LOG, name=name)))
-        await metastore.create(log_page_key_path(name, 1), encode_log_page(attrs.evolve(PAGE, log_name=name)))
-    await metastore.create(log_key_path("deleted"), encode_log(attrs.evolve(DELETED_LOG, name="deleted")))
+        await metastore.create(log_key_path(name), encode(attrs.evolve(LOG, name=name)))
+        await metastore.create(log_page_key_path(name, 1), encode(attrs.evolve(PAGE, log_name=name)))
+    await metastore.create(log_key_path("deleted"), encode(attrs.evolve(DELETED_LOG, name="deleted")))
     await metastore.create(log_key_path("damaged"), b"{")
     assert await list_log_names(metastore) == ["..", "Z", "a", "b/c", "damaged"]
 

@@ -15,7 +15,7 @@ import replog
 from replog.config import ClientOptions
 from replog.errors import LedgerNotFoundError, PositionError, TrimmedError
 from replog.protocol.model import Position, Segment
-from replog.records.logs import encode_log
+from replog.records.encoding import encode
 from replog.records.paths import log_key_path
 from replog.spark.extents import CLOSING_S, Extent, Survey, each_at_once, partitioned
 from tests.kit import Cluster, cluster
@@ -114,7 +114,7 @@ async def begin_log(client: replog.Client, ledger_ids: list[int]) -> None:
     segments = tuple(Segment(number, each) for number, each in enumerate(ledger_ids, 1))
     wanted = attrs.evolve(head, segments=segments, next_segment_number=len(segments) + 1)
     metastore = client._ledgers.records.metastore
-    await metastore.put(log_key_path(LOG), encode_log(wanted), version)
+    await metastore.put(log_key_path(LOG), encode(wanted), version)
 
 
 async def test_a_takeover_goes_on_in_the_next_segment(autojump_clock: trio.testing.MockClock) -> None:

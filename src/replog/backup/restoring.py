@@ -30,7 +30,7 @@ from replog.protocol.envelope import has_id
 from replog.protocol.model import LogMetadata
 from replog.protocol.producers import ProducersRecord
 from replog.protocol.quorum import Quorum
-from replog.records.logs import encode_log
+from replog.records.encoding import encode
 from replog.records.paths import log_key_path
 from replog.runtime.nursery import for_each
 
@@ -135,9 +135,9 @@ class Restorer:
             )
             try:
                 if version is None:
-                    await metastore.create(key, encode_log(wanted))
+                    await metastore.create(key, encode(wanted))
                 else:
-                    await metastore.put(key, encode_log(wanted), version)
+                    await metastore.put(key, encode(wanted), version)
             except (KeyExistsError, VersionConflictError, MetastoreUncertainError):
                 continue
             return wanted.deletions

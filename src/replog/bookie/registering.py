@@ -16,8 +16,7 @@ import trio
 from replog.abc import Metastore
 from replog.bookie.server import BookieServer
 from replog.errors import MetastoreError
-from replog.records.bookies import Cookie, cookie_key, decode_cookie
-from replog.records.cookies import change_cookie
+from replog.records.bookies import Cookie, change_cookie, cookie_key, decode_cookie
 
 _LOOK_S = 2.0  # at the cookie
 _REPORT_S = 60.0  # between two reports of free space

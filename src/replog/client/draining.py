@@ -17,7 +17,7 @@ from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
 from replog.errors import AdministrationError, KeyNotFoundError, MetastoreError
 from replog.protocol.model import LedgerMetadata, LedgerState
-from replog.records.cookies import change_cookie
+from replog.records.bookies import change_cookie
 
 _LOOK_S = 5.0  # at which bookies drain, while there are writers
 _NOTICE_S = 10.0  # how long `drain` waits for the bookie to announce it

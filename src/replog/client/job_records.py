@@ -12,8 +12,9 @@ import attrs
 
 from replog.client.ledger_records import LedgerRecords
 from replog.errors import KeyNotFoundError
+from replog.records.encoding import encode
 from replog.records.jobs import JobLedger, JobPart
-from replog.records.logs import decode_job_ledger, decode_job_part, encode_job_ledger, encode_job_part
+from replog.records.logs import decode_job_ledger, decode_job_part
 from replog.records.paths import (
     BEGUN_WORD,
     BEGUN_WRITER,
@@ -50,7 +51,7 @@ class JobRecords:
         """Registers a ledger that is about to be created, if a job writes it for a log. Raises `MetastoreError`."""
         log, job = custom.get(LOG_KEY), custom.get(JOB_KEY)
         if log and job:
-            value = encode_job_ledger(JobLedger(log, job, ledger_id, self._time_ms()))
+            value = encode(JobLedger(log, job, ledger_id, self._time_ms()))
             await self._records.create_key(f"{job_key_path(log, job)}/{ledger_id}", value)
 
     async def keys(self, log: str) -> list[str]:
@@ -69,7 +70,7 @@ class JobRecords:
     async def begin(self, log: str, job: str) -> None:
         """Registers a job that is going to commit by its parts. Raises `MetastoreError`."""
         begun = JobPart(log, job, BEGUN_WRITER, 0, None, 0, "", self._time_ms())
-        await self._records.create_key(job_begun_key_path(log, job), encode_job_part(begun))
+        await self._records.create_key(job_begun_key_path(log, job), encode(begun))
 
     async def has_begun(self, log: str, job: str) -> bool:
         """False once a sweep has given the job up: then some of its parts may be forgotten. Raises `MetastoreError`."""
@@ -79,7 +80,7 @@ class JobRecords:
         """Writes down what a task wrote, unless another attempt at it was first; returns what holds. Raises `MetastoreError`."""
         key = job_part_key_path(part.log_name, part.job, part.writer, part.partition)
         claimed = attrs.evolve(part, created_at_ms=self._time_ms())
-        if await self._records.create_key(key, encode_job_part(claimed)):
+        if await self._records.create_key(key, encode(claimed)):
             return claimed
         # Another attempt has it, or this one, whose answer was lost: the ledger tells them apart.
         return await self.part(key) or claimed

@@ -30,8 +30,9 @@ from replog.protocol.chunks import Chunk, new_chunks
 from replog.protocol.effects import ReadMetadata, WriteMetadata
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import LedgerMetadata
-from replog.records.chunks import decode_chunk, encode_chunk, read_ledger, unnamed_chunks
-from replog.records.ledgers import encode_ledger, ledger_id_pages
+from replog.records.chunks import decode_chunk, read_ledger, unnamed_chunks
+from replog.records.encoding import encode
+from replog.records.ledgers import ledger_id_pages
 from replog.records.paths import NEXT_LEDGER_ID_KEY, chunk_key_path, decode_next_ledger_id, ledger_key_path
 from replog.runtime.nursery import for_each
 
@@ -163,7 +164,7 @@ class LedgerRecords:
         """Writes a new ledger's record; returns its version, and True if no other request to create it can still arrive.
         `metadata.token` resolves a lost answer (M1)."""
         key = ledger_key_path(metadata.ledger_id)
-        value = encode_ledger(metadata)
+        value = encode(metadata)
         deadline = trio.current_time() + self.timeout_s
         is_only_request = True
         while True:
@@ -219,8 +220,8 @@ class LedgerRecords:
         for chunk in new_chunks(metadata.chunks):
             assert chunk.version == expected, "a chunk is made for one version (M4)"
             assert chunk.contents is not None, "a new chunk has contents (M4)"
-            await self.create_key(chunk_key_path(metadata.ledger_id, chunk.name), encode_chunk(chunk.contents))
-        key, value = ledger_key_path(metadata.ledger_id), encode_ledger(metadata)
+            await self.create_key(chunk_key_path(metadata.ledger_id, chunk.name), encode(chunk.contents))
+        key, value = ledger_key_path(metadata.ledger_id), encode(metadata)
         try:
             version = await self.persist(f"changing {key}", lambda: self.metastore.put(key, value, expected))
         except KeyNotFoundError as error:

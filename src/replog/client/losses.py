@@ -15,7 +15,7 @@ from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
 from replog.errors import AdministrationError, LossNotAcceptedError
 from replog.protocol.model import LedgerMetadata
-from replog.records.cookies import change_cookie
+from replog.records.bookies import change_cookie
 
 _SHOWN_MAX = 20  # ranges that an error lists
 

@@ -27,7 +27,7 @@ from replog.errors import (
 from replog.protocol.contents import Contents, Known
 from replog.protocol.log_effects import CheckLedgers
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
-from replog.records.logs import encode_log
+from replog.records.encoding import encode
 from replog.runtime.keys import VALUE_BYTES_MAX
 from replog.runtime.nursery import for_each
 
@@ -97,7 +97,7 @@ def _refusal(ledger: LedgerMetadata, log_name: str, job: str) -> str | None:
 def _check_size(log: LogMetadata, added: int) -> None:
     # What the ledgers hold will stand there, too, and is not known yet: none of them was read.
     log = log.with_contents({each.ledger_id: _LARGE for each in log.segments})
-    size_bytes = len(encode_log(log))
+    size_bytes = len(encode(log))
     allowed_bytes = VALUE_BYTES_MAX - _RESERVED_BYTES
     if size_bytes <= allowed_bytes:
         return
@@ -106,7 +106,7 @@ def _check_size(log: LogMetadata, added: int) -> None:
     while excess - fitting > 1:
         middle = (fitting + excess) // 2
         shorter = attrs.evolve(log, segments=log.segments[: len(log.segments) - added + middle])
-        fitting, excess = (middle, excess) if len(encode_log(shorter)) <= allowed_bytes else (fitting, middle)
+        fitting, excess = (middle, excess) if len(encode(shorter)) <= allowed_bytes else (fitting, middle)
     problem = f"its record would have {size_bytes} bytes with {added} ledgers more, and {allowed_bytes} are allowed"
     advice = f"at most {fitting} ledgers can be added at once: write fewer, larger ones; nothing was changed"
     raise TooManyLedgersError(log.name, f"{problem}; {advice}", fitting)

@@ -35,7 +35,8 @@ from replog.log.editing import edit
 from replog.log.log_records import LogRecords
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.model import LedgerMetadata, LedgerState, LogCursor, LogMetadata, Position
-from replog.records.cursors import decode_cursor, encode_cursor
+from replog.records.encoding import encode
+from replog.records.logs import decode_cursor
 from replog.records.paths import cursor_election_key_path, log_cursor_key_path
 
 CURSORS_MAX = 100  # of one log: they are in its record
@@ -145,7 +146,7 @@ class CursorCatalog:
         """Writes a cursor's record by CAS, or creates it; None if another client was faster."""
         key = log_cursor_key_path(record.log_name, cursor.cursor_id)
         record = attrs.evolve(record, token=self._ledgers.chance.token())
-        value = encode_cursor(record)
+        value = encode(record)
         deadline = trio.current_time() + self._store.timeout_s
         metastore = self._store.metastore
         while True:

@@ -17,7 +17,7 @@ from replog.client.ledgers import Ledgers
 from replog.errors import LogNotFoundError, MetastoreUncertainError, VersionConflictError
 from replog.log.log_records import LogRecords
 from replog.protocol.model import LogMetadata
-from replog.records.logs import encode_log
+from replog.records.encoding import encode
 from replog.records.paths import log_key_path
 
 Change = Callable[[LogMetadata], Awaitable[LogMetadata | None]]
@@ -41,7 +41,7 @@ async def edit(name: str, change: Change, ledgers: Ledgers, logs: LogRecords) ->
         if changed is None:
             return head
         # With a token of its own: machines take a record with another token for another client's change (M1).
-        value = encode_log(attrs.evolve(changed, token=ledgers.chance.token()))
+        value = encode(attrs.evolve(changed, token=ledgers.chance.token()))
         try:
             await store.persist(f"changing {key}", partial(store.metastore.put, key, value, version))
             return changed

@@ -49,7 +49,7 @@ from replog.protocol.log_effects import (
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, PendingLedger
 from replog.protocol.rolling import LogRolling
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
-from replog.records.logs import encode_log, encode_log_page
+from replog.records.encoding import encode
 from replog.records.paths import log_key_path, log_leaders_key_path, log_page_key_path, log_pending_key_path
 from replog.runtime.nursery import for_each
 
@@ -257,7 +257,7 @@ class LogDriver:
             machine.ledgers_deleted(unnamed)
 
     async def _write(self, effect: WriteLog, machine: LogMachine, waits: _Waits) -> None:
-        key, value = log_key_path(effect.metadata.name), encode_log(effect.metadata)
+        key, value = log_key_path(effect.metadata.name), encode(effect.metadata)
         metastore, expected = self._store.metastore, effect.expected
         try:
             if expected is None:
@@ -278,7 +278,7 @@ class LogDriver:
         """Creates a page. One that exists has the same segments: numbers are never reused, and only what a record named is
         written to pages. It may lack some that were trimmed; then the record is not what the machine knows any more."""
         name, number, wanted = effect.page.log_name, effect.page.number, effect.page.segments
-        key, value = log_page_key_path(name, number), encode_log_page(effect.page)
+        key, value = log_page_key_path(name, number), encode(effect.page)
         deadline = trio.current_time() + self._store.timeout_s
         while True:
             try:

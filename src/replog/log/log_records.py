@@ -12,7 +12,8 @@ from replog.errors import (
     MetastoreCorruptError,
 )
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, PendingLedger, Segment
-from replog.records.logs import decode_log, decode_log_page, decode_pending, encode_pending, list_log_pages
+from replog.records.encoding import encode
+from replog.records.logs import decode_log, decode_log_page, decode_pending, list_log_pages
 from replog.records.paths import log_key_path, log_page_key_path, log_pending_key_path
 from replog.runtime.nursery import for_each
 
@@ -131,7 +132,7 @@ class LogRecords:
     async def announce(self, name: str, ledger_id: int, segment_number: int) -> None:
         """Records that a ledger will be created for this segment of the log (L7). Raises `MetastoreError`."""
         key = log_pending_key_path(name, ledger_id)
-        value = encode_pending(PendingLedger(name, ledger_id, segment_number, self._ledgers.chance.time_ms()))
+        value = encode(PendingLedger(name, ledger_id, segment_number, self._ledgers.chance.time_ms()))
         # If it exists, an earlier attempt has written it: no other client has this id.
         await self._records.create_key(key, value)
 

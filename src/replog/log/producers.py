@@ -37,8 +37,9 @@ from replog.log.log_records import LogRecords
 from replog.protocol.envelope import EntryId
 from replog.protocol.model import LogMetadata, Position, Segment
 from replog.protocol.producers import ProducersRecord, ProducerWindow
+from replog.records.encoding import encode
+from replog.records.logs import decode_producers
 from replog.records.paths import log_producers_key_path
-from replog.records.producers import decode_producers, encode_producers
 
 IDS_UNSAVED_MAX = 100_000  # ids behind the record after which a roll is due
 
@@ -62,7 +63,7 @@ class ProducerRecords:
     async def advance(self, record: ProducersRecord) -> ProducersRecord:
         """Writes a record, unless there is one that goes as far; returns the one that is there now. Raises `MetastoreError`: then
         it may be written, and writing it again is harmless."""
-        key, value = log_producers_key_path(record.log_name), encode_producers(record)
+        key, value = log_producers_key_path(record.log_name), encode(record)
         metastore, deadline = self._store.metastore, trio.current_time() + self._store.timeout_s
         while True:
             # A lost answer needs no token: any record that goes as far says the same.

@@ -15,11 +15,13 @@ bookie last reported. `encoding` says how readers treat unknown formats and fiel
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
+from replog.abc import Metastore
+from replog.errors import MetastoreUncertainError, VersionConflictError
 from replog.records.encoding import corrupt, read_fields
 
 BOOKIES_KEY = "bookies"
@@ -178,3 +180,25 @@ def decode_cookie(key: str, value: bytes) -> Cookie:
         raise corrupt(key, [f"free_bytes is {free_bytes!r}"])
     lost, accepted = _flag(key, fields, "lost"), _flag(key, fields, "loss_accepted")
     return Cookie(lost, accepted, _flag(key, fields, "draining"), _labels(key, fields), free_bytes)
+
+
+async def change_cookie(metastore: Metastore, bookie_id: str, change: Callable[[Cookie], Cookie]) -> Cookie:
+    """Replaces a bookie's cookie by what `change` makes of it, and returns that. `change` is applied again if somebody else was
+    faster, or if it is not known whether the cookie was written: so it sets fields, and counts nothing.
+
+    Raises `KeyNotFoundError` if there is no such bookie, `MetastoreCorruptError`, `MetastoreError`. If cancelled, it may be
+    changed."""
+    key = cookie_key(bookie_id)
+    while True:
+        found = await metastore.get(key)
+        cookie = decode_cookie(key, found.value)
+        wanted = change(cookie)
+        if wanted == cookie:
+            return cookie
+        try:
+            await metastore.put(key, encode_cookie(wanted), found.version)
+        # After a lost answer the cookie is read again: if it was written, `change` finds nothing left to do (M1). Each
+        # conflict means that somebody else's change went through, so the loop makes progress.
+        except (VersionConflictError, MetastoreUncertainError):
+            continue
+        return wanted

@@ -8,7 +8,7 @@ from replog.abc import Metastore, Versioned
 from replog.errors import KeyNotFoundError, MetastoreCorruptError
 from replog.protocol.chunks import Chunk, ChunkContents
 from replog.protocol.model import LedgerMetadata
-from replog.records.encoding import corrupt, decode, encode
+from replog.records.encoding import corrupt, decode
 from replog.records.ledgers import decode_ledger
 from replog.records.paths import CHUNKS_KEY, chunk_key_path, ledger_key_path
 from replog.runtime.nursery import for_each
@@ -16,11 +16,6 @@ from replog.runtime.nursery import for_each
 Get = Callable[[str], Awaitable[Versioned]]
 
 _AT_ONCE = 16
-
-
-def encode_chunk(contents: ChunkContents) -> bytes:
-    """The value of a chunk's record."""
-    return encode(contents)
 
 
 def decode_chunk(key: str, value: bytes, chunk: Chunk) -> ChunkContents:

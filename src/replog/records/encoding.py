@@ -82,8 +82,8 @@ _SEGMENT_TYPES = frozenset(
 )
 
 
-def encode(
-    record: LedgerMetadata
+AnyRecord = (
+    LedgerMetadata
     | ChunkContents
     | LogMetadata
     | LogPage
@@ -91,8 +91,11 @@ def encode(
     | JobLedger
     | JobPart
     | CursorRecord
-    | ProducersRecord,
-) -> bytes:
+    | ProducersRecord
+)
+
+
+def encode(record: AnyRecord) -> bytes:
     """The bytes of this record."""
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
     if isinstance(record, LedgerMetadata):

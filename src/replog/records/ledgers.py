@@ -9,7 +9,7 @@ import attrs
 
 from replog.protocol.gaps import merged
 from replog.protocol.model import WRITER_TERM, LedgerMetadata, LedgerState
-from replog.records.encoding import corrupt, decode, encode
+from replog.records.encoding import corrupt, decode
 from replog.records.paths import (
     LEAF_DIGITS,
     LEAF_LEDGERS,
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from replog.abc import Metastore
-
-
-def encode_ledger(metadata: LedgerMetadata) -> bytes:
-    """The value of a ledger's record."""
-    return encode(metadata)
 
 
 def decode_ledger(key: str, value: bytes) -> LedgerMetadata:

@@ -1,4 +1,7 @@
-"""The records of logs in the metastore: heads, pages, pending ledgers and those of jobs; and listing the logs that exist."""
+"""The records of logs in the metastore, and listing the logs that exist.
+
+A log has a head and pages, pending ledgers, ledgers and parts of jobs, cursors, and what is known of its producers. `encode` of
+`replog.records.encoding` writes each of them. Here each is decoded, and refused if it does not belong under its key."""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from replog.errors import MetastoreCorruptError
 from replog.protocol.model import LogMetadata, LogPage, PendingLedger
-from replog.records.encoding import corrupt, decode, encode
+from replog.records.encoding import corrupt, decode
 from replog.records.jobs import JobLedger, JobPart
 from replog.records.paths import (
     LEDGER_ID_MAX,
@@ -21,11 +24,9 @@ from replog.records.paths import (
 
 if TYPE_CHECKING:
     from replog.abc import Metastore
-
-
-def encode_log(metadata: LogMetadata) -> bytes:
-    """The value of a log's record, its head."""
-    return encode(metadata)
+from replog.protocol.cursors import CursorRecord
+from replog.protocol.envelope import SEQUENCE_MAX
+from replog.protocol.producers import ProducersRecord
 
 
 def decode_log(key: str, value: bytes) -> LogMetadata:
@@ -36,11 +37,6 @@ def decode_log(key: str, value: bytes) -> LogMetadata:
     if faults:
         raise corrupt(key, faults)
     return metadata
-
-
-def encode_log_page(page: LogPage) -> bytes:
-    """The value of a page's record."""
-    return encode(page)
 
 
 def decode_log_page(key: str, value: bytes) -> LogPage:
@@ -56,22 +52,12 @@ def decode_log_page(key: str, value: bytes) -> LogPage:
     return page
 
 
-def encode_pending(pending: PendingLedger) -> bytes:
-    """The value of a pending ledger's record."""
-    return encode(pending)
-
-
 def decode_pending(key: str, value: bytes) -> PendingLedger:
     """The pending ledger in the value of this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
     pending = decode(key, value, PendingLedger)
     if not 0 <= pending.ledger_id <= LEDGER_ID_MAX or log_pending_key_path(pending.log_name, pending.ledger_id) != key:
         raise corrupt(key, [f"it is ledger {pending.ledger_id} of log {pending.log_name!r}"])
     return pending
-
-
-def encode_job_ledger(ledger: JobLedger) -> bytes:
-    """The value of the record of a job's ledger."""
-    return encode(ledger)
 
 
 def decode_job_ledger(key: str, value: bytes) -> JobLedger:
@@ -82,17 +68,45 @@ def decode_job_ledger(key: str, value: bytes) -> JobLedger:
     return ledger
 
 
-def encode_job_part(part: JobPart) -> bytes:
-    """The value of the record of a job's part."""
-    return encode(part)
-
-
 def decode_job_part(key: str, value: bytes) -> JobPart:
     """The job's part in the value of this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
     part = decode(key, value, JobPart)
     if job_part_key_path(part.log_name, part.job, part.writer, part.partition) != key:
         raise corrupt(key, [f"it is part {part.writer}-{part.partition} of a job for log {part.log_name!r}"])
     return part
+
+
+def decode_cursor(key: str, value: bytes, log_name: str, name: str) -> CursorRecord:
+    """The record of this cursor in the value of its key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    record = decode(key, value, CursorRecord)
+    faults = []
+    if (record.log_name, record.name) != (log_name, name):
+        faults.append(f"it is cursor {record.name!r} of log {record.log_name!r}")
+    if record.term < 1 or record.begins_at.segment < 1 or record.begins_at.entry < 0:
+        faults.append(f"its term is {record.term}, and it begins at {record.begins_at}")
+    if faults:
+        raise corrupt(key, faults)
+    return record
+
+
+def decode_producers(key: str, value: bytes, log_name: str) -> ProducersRecord:
+    """The producers of this log in the value of its key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    record = decode(key, value, ProducersRecord)
+    faults = [] if record.log_name == log_name else [f"it is of log {record.log_name!r}"]
+    if record.through < 0 or record.deletions < 0:
+        faults.append(f"through is {record.through}, and deletions {record.deletions}")
+    names = [each.name for each in record.producers]
+    if len(set(names)) < len(names):
+        faults.append("two producers have one name")
+    for each in record.producers:
+        sequences = [sequence for sequence, _, _ in each.ids]
+        are_possible = all(0 <= sequence <= SEQUENCE_MAX for sequence in sequences)
+        are_places = all(1 <= segment <= record.through and entry >= 0 for _, segment, entry in each.ids)
+        if not sequences or not are_possible or not are_places or len(set(sequences)) < len(sequences):
+            faults.append(f"producer {each.name!r} has the ids {each.ids[:3]}")
+    if faults:
+        raise corrupt(key, faults)
+    return record
 
 
 # -- listing ------------------------------------------------------------------------------------------------------
