@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from replog import ClientOptions, Quorum
-from replog.client.repair_pace import Pace, Room
+from replog.client.filling import Pace, Room
 from replog.hookspecs import FragmentRepaired
 from tests.kit import cluster
 

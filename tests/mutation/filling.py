@@ -59,7 +59,7 @@ MUTANTS = (
         _CLIENT,
         "copies-in-bursts",
         "F1",
-        "client/repair_pace.py",
+        "client/filling.py",
         "            if group and group_bytes > self._bytes_per_s * _BURST_S:",
         "            if False:",
         "appends wait behind all that was read at once",

@@ -143,7 +143,7 @@ MUTANTS = (
         _PACE,
         "room-without-end",
         "W6",
-        "client/repair_pace.py",
+        "client/filling.py",
         "            await self._waiting.park()\n",
         "            break\n",
         "all copies wait before an append at once",

@@ -7,11 +7,12 @@ from contextlib import suppress
 
 import trio
 
+from replog.client.channel import Answer
 from replog.client.completing import LedgerCompletion
+from replog.client.connections import Connections
 from replog.client.draining import watch_draining
 from replog.client.driving import ClientContext
 from replog.client.ensembles import EnsembleChooser
-from replog.client.hinting import tell_deleted
 from replog.client.job_records import JobRecords
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
@@ -26,6 +27,7 @@ from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.compression import COMPRESSIONS, Compressor, compressor_for
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.gaps import Gap
+from replog.protocol.messages import AdminCommand, AdminRequest
 from replog.protocol.model import Durability, Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
 from replog.protocol.recovery import LedgerRecovery
@@ -323,3 +325,20 @@ def check_password(password: object) -> None:
     """Raises `ConfigError` for an invalid password."""
     if not isinstance(password, bytes):
         raise ConfigError(f"a password is bytes, not {type(password).__name__}")
+
+
+async def tell_deleted(metadata: LedgerMetadata, connections: Connections, options: ClientOptions) -> None:
+    """Tell all bookies of this deleted ledger, so that they look soon whether it still exists (B6).
+
+    Returns when the hint was sent to those that can be connected to without much waiting. If cancelled, some do not get it."""
+    bookie_ids = dict.fromkeys(each for fragment in metadata.fragments for each in fragment.ensemble)
+    await connections.connect_most(bookie_ids, connections.patience_s)
+    for bookie_id in bookie_ids:
+        channel = connections.channel(bookie_id)
+        if channel is not None:
+            request = AdminRequest(next(channel.request_ids), AdminCommand.LEDGER_DELETED, metadata.ledger_id)
+            channel.ask(request, _ignore_answer, None, options.read_timeout_s)
+
+
+def _ignore_answer(_answer: Answer, _context: object) -> None:
+    """A bookie that did not get the hint finds out at its next garbage collection: nobody waits for an answer."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import attrs
@@ -18,16 +19,55 @@ from replog.client.auditing import Auditor, Bookies, every_ledger
 from replog.client.driving import ClientContext
 from replog.client.filling import FragmentFiller, fragment_at
 from replog.client.holdings import digest_of
-from replog.client.pausing import RepairPause
+from replog.client.ledger_records import LedgerRecords
 from replog.client.relocating import Relocation
 from replog.client.repair_progress import ProgressTracker, RepairCounts, ReportProgress
 from replog.config import ClientOptions
-from replog.errors import LedgerNotFoundError
+from replog.errors import KeyNotFoundError, LedgerNotFoundError, MetastoreError
 from replog.hookspecs import AuditEnded, Event, FragmentRepaired
 from replog.protocol.copies import FixedFragment, fixed_fragments
 from replog.protocol.filling import Filled, LedgerFilling
 from replog.protocol.model import LedgerMetadata
+from replog.records.paths import PAUSED_KEY, PAUSED_VALUE
 from replog.runtime.nursery import for_each
+
+_LOOK_S = 2.0
+
+
+class RepairPause:
+    """Pauses all repairs of a cluster by a key in the metastore, which repairs look at before each fragment.
+
+    A pause is advice, like all that repairs agree upon: what is under way when it begins is finished."""
+
+    def __init__(self, records: LedgerRecords) -> None:
+        self._records = records
+        self._is_on = False
+        self._looked_at_s = -math.inf
+
+    async def is_on(self) -> bool:
+        """True if repairs are paused, as of a few seconds ago at most. What cannot be read stays as it was."""
+        now_s = trio.current_time()
+        if now_s >= self._looked_at_s + _LOOK_S:
+            self._looked_at_s = now_s
+            try:
+                await self._records.metastore.get(PAUSED_KEY)
+                self._is_on = True
+            except KeyNotFoundError:
+                self._is_on = False
+            except MetastoreError:
+                pass  # the next look tells; a repair that stopped here would leave copies missing
+        return self._is_on
+
+    async def begin(self) -> None:
+        """Pauses repairs. Pausing again is harmless. Raises `MetastoreError`."""
+        await self._records.create_key(PAUSED_KEY, PAUSED_VALUE)
+        self._looked_at_s = -math.inf
+
+    async def end(self) -> None:
+        """Lets repairs go on. Raises `MetastoreError`."""
+        await self._records.delete_key(PAUSED_KEY)
+        self._looked_at_s = -math.inf
+
 
 _log = logging.getLogger("replog.client")
 

@@ -1,4 +1,4 @@
-"""The metastore's keys: where ledgers, logs and the next ledger id are (M2).
+"""The metastore's keys: where ledgers, logs, the next ledger id and the advice of repairs are (M2).
 
 Ledgers with ids of up to 10 digits have the key `ledgers/NN/NNNN/NNNN`, those with longer ones
 `long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN`. So no key has more than 10 000 children, and no two ids share a key. A log has the key
@@ -20,12 +20,19 @@ from replog.errors import ConfigError, MetastoreCorruptError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+
 LEDGER_ID_MAX = (1 << 63) - 1
 LEDGERS_KEY = "ledgers"
 LONG_LEDGERS_KEY = "long-ledgers"
 LOGS_KEY = "logs"
 CHUNKS_KEY = "ledger-chunks"
 NEXT_LEDGER_ID_KEY = "next-ledger-id"  # a decimal number above every ledger id that was given out; it only grows
+# Repairs that work at the same time harm nothing, so what is below these keys is advice (M3, F6).
+REPAIRERS_KEY = "repairs/workers"  # above the announcements of the services that repair, by their ids
+PAUSED_KEY = (
+    "repairs/paused"  # while this key exists, repairs copy nothing: it is created and deleted, and never changed
+)
+PAUSED_VALUE = b'{"format": 1}\n'
 LOG_NAME_CHARACTERS_MAX = 200
 LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can take the key
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from replog.abc import Metastore
-from replog.records.repairs import REPAIRERS_KEY
+from replog.records.paths import REPAIRERS_KEY
 
 _WORD = (1 << 64) - 1
 
