@@ -33,7 +33,7 @@ import typer
 
 import replog
 from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
-from replog.backends.inspection.format_names import format_name
+from replog.backends.inspection.read_only import format_name
 from replog.cli.ending import InterruptedBySignal
 from replog.cli.inspect.common import LMDB_FORMAT_NAME
 from replog.config import BackendURL, ClientOptions, ledger_password, load

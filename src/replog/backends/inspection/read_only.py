@@ -1,13 +1,22 @@
-"""The system's files for looking at only: nothing is written, locked or made, and not even a time of access changes."""
+"""Looking at a storage's directory without touching it: nothing is written, locked or made, nor is a time of access changed.
+
+Its lock is not even tried: a shared lock taken for a moment would make a bookie that starts right then fail. So whether a process
+has the storage open is read from the system's table of locks."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from replog.backends.disk import Disk
-from replog.runtime.platform import NO_ACCESS_TIME
+from replog.backends.disk import Disk, named_errors, read_all
+from replog.errors import StorageDamagedError
+from replog.runtime.platform import NO_ACCESS_TIME, table_of_locks
+
+FORMAT_FILE = "storage.json"
+_FORMAT_BYTES_MAX = 64 << 10
+_OWNER_BYTES_MAX = 32
 
 Progress = Callable[[int], None]
 """Called with how many bytes were read since its last call."""
@@ -31,3 +40,63 @@ class ReadOnlyDisk(Disk):
 
 
 READ_ONLY = ReadOnlyDisk()
+
+
+def owner_of(lock_path: str) -> int | None:
+    """The process that wrote its id into the lock file last: it has the storage open, or had it."""
+    try:
+        fd = READ_ONLY.open(lock_path)
+        try:
+            text = read_all(READ_ONLY, fd, _OWNER_BYTES_MAX, 0).decode("ascii", "replace").strip()
+        finally:
+            READ_ONLY.close(fd)
+    except OSError:
+        return None
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def is_locked(lock_path: str) -> bool | None:
+    """True if a process holds the lock, as far as this process can see; None if the system does not say.
+
+    Processes of another pid namespace (another container) may be invisible: then False is wrong."""
+    try:
+        status = os.stat(lock_path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    lines = table_of_locks()
+    if lines is None:
+        return None
+    owner = owner_of(lock_path)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    for line in lines:
+        fields = line.split()
+        if len(fields) < 8 or fields[1] != "FLOCK":
+            continue
+        where, _, inode = fields[5].rpartition(":")
+        # Some file systems (overlay, btrfs) show another device in the table: then the process must be the owner.
+        if inode == str(status.st_ino) and (where == device or fields[4] == str(owner)):
+            return True
+    return False
+
+
+def format_name(path: str) -> str | None:
+    """What the directory's format file says that it is, or None if there is none. Raises `StorageDamagedError`."""
+    where = f"{path}/{FORMAT_FILE}"
+    with named_errors(f"read {where}"):
+        try:
+            fd = READ_ONLY.open(where)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            text = read_all(READ_ONLY, fd, _FORMAT_BYTES_MAX, 0)
+        finally:
+            READ_ONLY.close(fd)
+    try:
+        return str(json.loads(text)["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageDamagedError(
+            f"{where} can't be read: {error!r}",
+            "Restore it from a backup, or recover this bookie's copies from the others",
+        ) from error

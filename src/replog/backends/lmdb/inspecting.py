@@ -14,8 +14,7 @@ from contextlib import contextmanager
 import lmdb
 
 from replog.backends.inspection.ledgers import IDENTITY, Copy, LedgerInspection
-from replog.backends.inspection.locks import is_locked, owner_of
-from replog.backends.inspection.read_only import READ_ONLY, Progress
+from replog.backends.inspection.read_only import READ_ONLY, Progress, is_locked, owner_of
 from replog.backends.inspection.reports import BatchReport, LedgerReport, Problem, StorageReport
 from replog.backends.inspection.vouching import read_vouching
 from replog.backends.lmdb.directory import FORMAT_FILE, LOCK_FILE, identity_of, read_bookie_id

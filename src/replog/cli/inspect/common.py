@@ -10,7 +10,7 @@ import typer
 
 from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
 from replog.backends.files.inspecting import Place, find_place
-from replog.backends.inspection.format_names import format_name
+from replog.backends.inspection.read_only import format_name
 from replog.backends.inspection.reports import Problem
 from replog.cli.output import emit
 from replog.errors import ConfigError

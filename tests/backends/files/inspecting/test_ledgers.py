@@ -11,8 +11,7 @@ from replog.backends.files.catalog import CatalogFile, pack_catalog, unpack_cata
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.inspecting import find_place, inspect_ledger, inspect_storage
 from replog.backends.files.record import payload_checksum
-from replog.backends.inspection.holes import Coverage
-from replog.backends.inspection.ledgers import LedgerInspection
+from replog.backends.inspection.ledgers import Coverage, LedgerInspection
 from replog.backends.inspection.reports import Hole
 from replog.errors import EntryNotFoundError, StorageUncertainError
 from replog.protocol.digest import DigestType

@@ -16,8 +16,7 @@ from replog.backends.files.inspecting.records import as_epoch, problems_in, repo
 from replog.backends.files.record import RecordType
 from replog.backends.files.scanning import ScannedRecord
 from replog.backends.files.spares import SPARE_PREFIX
-from replog.backends.inspection.locks import is_locked
-from replog.backends.inspection.read_only import Progress, ignore_progress
+from replog.backends.inspection.read_only import Progress, ignore_progress, is_locked
 from replog.backends.inspection.reports import JournalFileReport, Problem, RecordReport
 from replog.backends.inspection.vouching import Vouching
 from replog.errors import ConfigError

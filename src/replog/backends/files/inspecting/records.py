@@ -14,8 +14,7 @@ from replog.backends.files.record import (
     unpack_marks,
 )
 from replog.backends.files.scanning import ScannedRecord, batch_places
-from replog.backends.inspection.batches import report_batch
-from replog.backends.inspection.reports import MarksReport, Problem, RecordReport
+from replog.backends.inspection.reports import MarksReport, Problem, RecordReport, report_batch
 
 _TYPE_NAMES = {int(record_type): record_type.name for record_type in RecordType}
 

@@ -12,8 +12,7 @@ from replog.backends.files.inspecting.inspected_file import list_names, must_be_
 from replog.backends.files.inspecting.places import Place
 from replog.backends.files.inspecting.survey import Survey, begin_survey, survey
 from replog.backends.files.spares import SPARE_PREFIX
-from replog.backends.inspection.locks import is_locked, owner_of
-from replog.backends.inspection.read_only import READ_ONLY, Progress, ignore_progress
+from replog.backends.inspection.read_only import READ_ONLY, Progress, ignore_progress, is_locked, owner_of
 from replog.backends.inspection.reports import StorageReport
 from replog.errors import ConfigError
 
