@@ -90,7 +90,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
-from replog.runtime.memory import keep_freed_memory
+from replog.runtime.platform import keep_freed_memory
 
 __all__ = [
     "AddTimeoutError",

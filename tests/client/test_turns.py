@@ -9,8 +9,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from replog.runtime.event_loop import soon_from_any_thread, use_host_loop
-from replog.runtime.turns import Turns
+from replog.runtime.event_loop import Turns, soon_from_any_thread, use_host_loop
 
 
 async def test_a_call_is_made_when_the_caller_has_given_way_and_once(autojump_clock: trio.testing.MockClock) -> None:

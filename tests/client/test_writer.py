@@ -489,7 +489,7 @@ async def test_a_task_that_waits_for_room_sends_what_was_pushed(
     async with cluster() as world, world.client(BUDGET) as client, client.create_ledger() as writer:
         await writer.extend([b"one", b"two"])  # several together: so the next ones are not sent one by one
         with monkeypatch.context() as patch:
-            patch.setattr("replog.runtime.turns.Turns.soon", lambda _, call, **__: later.append(call))
+            patch.setattr("replog.runtime.event_loop.Turns.soon", lambda _, call, **__: later.append(call))
             for _ in range(10):
                 writer.push_nowait(bytes(100))
             assert (len(later), writer.batches_sent) == (1, 1)

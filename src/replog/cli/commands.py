@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from replog.cli.apps import App, Group
 from replog.cli.ending import status_of
-from replog.runtime.memory import keep_freed_memory
+from replog.runtime.platform import keep_freed_memory
 
 __all__ = ["app", "run"]
 

@@ -19,7 +19,7 @@ import trio
 from replog.config import ClientOptions
 from replog.protocol.batch import check_payload
 from replog.protocol.envelope import Enveloped
-from replog.runtime.turns import Turns
+from replog.runtime.event_loop import Turns
 
 _DEPTH_MIN = 2  # batches in flight on a fast disk; more would only make them smaller
 _FAR_ROUND_S = 0.01  # no disk takes as long as this: the bookies are far away

@@ -21,7 +21,7 @@ from replog.protocol.effects import ChooseReplacements, Effect, ReadMetadata, Wr
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.runtime.chance import current_chance
-from replog.runtime.turns import Turns
+from replog.runtime.event_loop import Turns
 
 WaitingEffect = ChooseReplacements | WriteMetadata | ReadMetadata
 

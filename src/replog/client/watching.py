@@ -19,8 +19,8 @@ from replog.client.refusals import Refusals
 from replog.config import ClientOptions
 from replog.hookspecs import EnsembleChanged, Event
 from replog.protocol.writing import LedgerWriting
+from replog.runtime.event_loop import Turns
 from replog.runtime.ticker import Ticker
-from replog.runtime.turns import Turns
 
 _LAG_BYTES_MAX = 32 << 20  # that the slowest bookie may be behind before the writer waits for it
 LAG_CHECK_BYTES = 1 << 20  # sent between two looks at how far bookies are behind

@@ -1,4 +1,4 @@
-"""Which event loop runs here, and how calls are handed to it.
+"""Which event loop runs here, and calls that it makes later.
 
 A trio run may be the guest of another event loop. trio waits for such a run in a helper thread, so that each call that its own
 `run_sync_soon` makes costs two changes of thread. The host makes calls at once.
@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import trio
 
 from replog.errors import WrongEventLoopError
+
+Call = Callable[[], None]
 
 
 def check_event_loop(verb: str) -> None:
@@ -49,3 +51,38 @@ def soon_from_any_thread() -> Callable[..., object]:
     """A function that has others called in the thread of this run, as `TrioToken.run_sync_soon` does, in the shortest way."""
     host = current_host_loop()
     return trio.lowlevel.current_trio_token().run_sync_soon if host is None else host.soon_from_any_thread
+
+
+class Turns:
+    """Calls that one task makes a turn of the event loop later, for all writers of a client. Only for its own thread.
+
+    Other threads may call `trio.lowlevel.TrioToken.run_sync_soon`, so it writes to a socket pair, polls, reads twice and
+    registers again for each call. A task that is woken by an event costs a fifth of that."""
+
+    def __init__(self) -> None:
+        self._next: list[Call] = []
+        self._later: list[Call] = []
+        self._wanted = trio.Event()
+        self._host = current_host_loop()
+
+    def soon(self, call: Call, *, after_woken: bool = False) -> None:
+        """Makes this call when the task that runs now has given way; with `after_woken`, when the tasks that were woken by now
+        have had their turn, too. Calls that `run` has not made when it is cancelled are dropped."""
+        if self._host is not None:
+            # The host's queue has everybody who was woken by now, and trio's task would be two changes of thread away.
+            self._host.soon(call)
+            return
+        (self._later if after_woken else self._next).append(call)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Makes the calls until cancelled."""
+        while True:
+            await self._wanted.wait()
+            # Calls that are made meanwhile are for the next turn: otherwise two callers could keep each other here without
+            # end.
+            calls, self._next, self._later = self._next, self._later, []
+            if not self._next:
+                self._wanted = trio.Event()
+            for call in calls:
+                call()
