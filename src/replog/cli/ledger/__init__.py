@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from replog.cli.apps import App
-from replog.cli.ledger import commands, printing, terms
+from replog.cli.ledger import commands, terms
 
 app = App(no_args_is_help=True, help="Look after single ledgers, those of logs included.")
 app.command("list")(commands.list_ledgers)
 app.command()(commands.show)
-app.command()(printing.read)
+app.command()(commands.read)
 app.command()(commands.recover)
 app.command()(commands.delete)
 app.command()(terms.create)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replog.cli.apps import App
-from replog.cli.log import appending, compacting, looking, measuring, printing, retaining, transactions
+from replog.cli.log import appending, looking, maintaining, measuring, printing
 
 app = App(no_args_is_help=True, help="Write, read and look after logs.")
 app.command("list")(looking.list_logs)
@@ -13,8 +13,8 @@ app.command()(appending.append)
 app.command()(printing.read)
 app.command()(printing.tail)
 app.command()(looking.trim)
-app.command()(retaining.retain)
-app.command()(compacting.compact)
+app.command()(maintaining.retain)
+app.command()(maintaining.compact)
 app.command()(looking.sweep)
-app.command()(transactions.transactions)
+app.command()(maintaining.transactions)
 app.command()(looking.delete)

@@ -12,8 +12,7 @@ import typer
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.output import emit
 from replog.errors import LogNotFoundError, MetastoreUnavailableError
-from replog.metrics.extra import check_installed
-from replog.metrics.options import parse_listen
+from replog.metrics.options import check_installed, parse_listen
 
 
 @takes_connection

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from contextlib import suppress
 
 import attrs
 import trio
@@ -18,7 +20,6 @@ from structlog.stdlib import BoundLogger
 from replog.api import served_bookie
 from replog.bookie.serving import ServedBookie
 from replog.cli.serving.logs import Logs, Observer
-from replog.cli.serving.notifying import notify
 from replog.cli.serving.settings import Settings
 from replog.config import BackendURL
 from replog.metrics.health import Health, State, health_of
@@ -65,7 +66,7 @@ class _Process:
             nursery.start_soon(_watch_writable, bookie, self._logs.log)
             self._say_what_is_served(bookie)
             # Only now: systemd starts what depends on the bookie, which must find it announced.
-            notify("READY=1")
+            _notify("READY=1")
             await self.leaving.asked()
         self._bookies = ()
 
@@ -129,7 +130,7 @@ class Leaving:
             signal.signal(each, signal.SIG_DFL)
         self._asked_at_s = time.monotonic()
         self._log.info("leaving", signal=signal.Signals(number).name)
-        notify("STOPPING=1")
+        _notify("STOPPING=1")
         self._asked.set()
         if not self.was_served:
             self.beginning.cancel()
@@ -147,3 +148,14 @@ class Leaving:
     def took(self) -> dict[str, float]:
         """The time that leaving took, for the log."""
         return {"leave_s": round(time.monotonic() - self._asked_at_s, 3)}
+
+
+def _notify(state: str) -> None:
+    """Tell a supervisor such as systemd `READY=1` or `STOPPING=1`. Never waits; does nothing if nobody listens."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+        # A supervisor that does not read must not keep the bookie from serving.
+        telling.setblocking(False)
+        telling.sendto(state.encode(), b"\0" + address[1:].encode() if address.startswith("@") else address)
