@@ -12,9 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from replog.metrics.extra import check_installed
 from replog.metrics.health import Health, health_of
-from replog.metrics.options import MetricsOptions
+from replog.metrics.options import MetricsOptions, check_installed
 
 if TYPE_CHECKING:
     from replog.metrics.collecting import collect

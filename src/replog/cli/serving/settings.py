@@ -27,8 +27,7 @@ from replog.config import (
 )
 from replog.errors import ConfigError
 from replog.metrics import MetricsOptions
-from replog.metrics.extra import check_installed
-from replog.metrics.options import parse_listen
+from replog.metrics.options import check_installed, parse_listen
 from replog.registry import Registry
 from replog.transports.tcp.addresses import DEFAULT_PORT, parse_address
 from replog.transports.tcp.options import TcpOptions
