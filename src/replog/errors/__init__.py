@@ -37,7 +37,6 @@ from replog.errors.bookies import (
     NotEnoughBookiesError,
     PlacementUnmetError,
 )
-from replog.errors.cursors import CursorError, CursorLostError, CursorNotFoundError, TrimBlockedError
 from replog.errors.ledgers import (
     AddTimeoutError,
     EntryNotFoundError,
@@ -56,6 +55,9 @@ from replog.errors.ledgers import (
     WriteQuorumError,
 )
 from replog.errors.logs import (
+    CursorError,
+    CursorLostError,
+    CursorNotFoundError,
     CustomMismatchError,
     DuplicateError,
     JobAbandonedError,
@@ -66,6 +68,7 @@ from replog.errors.logs import (
     TakeoverFailedError,
     TooManyLedgersError,
     TransactionTableFullError,
+    TrimBlockedError,
     TrimmedError,
 )
 from replog.errors.machines import (
