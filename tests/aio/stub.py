@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from replog import aio
-from replog.aio import client, machines, readers, writers
+from replog.aio import client, readers, writers
 from tests.blocking.stub import Stub, attributes
 
 AITER = "def __aiter__(self) -> AsyncIterator"
 COROUTINES = Stub(
     package=aio,
-    modules=(client, readers, writers, machines),
+    modules=(client, readers, writers),
     functions=("connect", "embed", "served_bookie", "serve_bookie", "serve_repairs"),
     words={
         "context": "AbstractAsyncContextManager",

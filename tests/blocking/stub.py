@@ -19,7 +19,7 @@ from types import ModuleType
 import attrs
 
 from replog import api, blocking
-from replog.blocking import client, machines, readers, writers
+from replog.blocking import client, readers, writers
 from replog.runtime.faces import Face, Faces
 
 API_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
@@ -63,7 +63,7 @@ class Stub:
     beginning, by the name of their face; `returned` has the types that this face returns for others."""
 
     package: ModuleType
-    modules: tuple[ModuleType, ...]  # client, readers, writers, machines
+    modules: tuple[ModuleType, ...]  # client, readers, writers
     functions: tuple[str, ...]
     words: Mapping[str, str]
     attributes: Mapping[str, str]
@@ -78,7 +78,7 @@ class Stub:
     @property
     def faces(self) -> tuple[type[Face], ...]:
         """The classes, in the order of the stub."""
-        of_client, of_readers, of_writers, of_machines = self.modules
+        of_client, of_readers, of_writers = self.modules
         return (
             of_client.Client,
             of_writers.LedgerWriter,
@@ -86,7 +86,7 @@ class Stub:
             of_readers.LedgerReader,
             of_readers.LogReader,
             of_readers.Cursor,
-            of_machines.RunningMachine,
+            of_client.RunningMachine,
             of_client.ServedBookie,
             of_client.RemoteBookie,
         )
@@ -200,7 +200,7 @@ def formatted(text: str, stub: Path) -> str:
 
 THREADS = Stub(
     package=blocking,
-    modules=(client, readers, writers, machines),
+    modules=(client, readers, writers),
     functions=("connect", "embed", "served_bookie"),
     words={
         "context": "AbstractContextManager",

@@ -9,8 +9,7 @@ trio runs as a guest of the event loop, in its thread. What is cancelled has the
 is needed, or comes out.
 """
 
-from replog.aio.client import Client, connect, embed, serve_bookie, serve_repairs, served_bookie
-from replog.aio.machines import RunningMachine
+from replog.aio.client import Client, RunningMachine, connect, embed, serve_bookie, serve_repairs, served_bookie
 from replog.aio.readers import Cursor, LedgerReader, LogReader
 from replog.aio.writers import LedgerWriter, LogWriter
 

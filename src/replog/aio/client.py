@@ -1,12 +1,17 @@
-"""A client for asyncio, and the ways to it."""
+"""A client for asyncio, the ways to it, and what it gives out beside readers and writers."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from replog import api
 from replog.aio.contexts import Opened
 from replog.aio.faces import FACES
 from replog.bookie.serving import ServedBookie as TrioServedBookie
 from replog.client.administration import RemoteBookie as TrioRemoteBookie
+from replog.machine.running import RunningMachine as TrioRunningMachine
 from replog.runtime.faces import Face
 
 connect = FACES.function_of(api.connect)
@@ -32,3 +37,13 @@ class ServedBookie(Opened):
 @FACES.face_of(TrioRemoteBookie)
 class RemoteBookie(Face):
     """A bookie that is announced somewhere."""
+
+
+@FACES.face_of(TrioRunningMachine)
+class RunningMachine(Opened):
+    """A state machine in this process, for any number of tasks. Made by `Client.run_machine`; each command is a method."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return partial(self.call, self._inner._command_named(name))

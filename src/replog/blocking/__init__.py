@@ -6,8 +6,7 @@
 Each client has one thread in which trio runs; leaving its block joins it.
 """
 
-from replog.blocking.client import Client, connect, embed, served_bookie
-from replog.blocking.machines import RunningMachine
+from replog.blocking.client import Client, RunningMachine, connect, embed, served_bookie
 from replog.blocking.readers import Cursor, LedgerReader, LogReader
 from replog.blocking.writers import LedgerWriter, LogWriter
 

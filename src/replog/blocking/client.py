@@ -1,10 +1,13 @@
-"""A client for every thread, and the ways to it."""
+"""A client for every thread, the ways to it, and what it gives out beside readers and writers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
 from replog import api
 from replog.blocking.contexts import Opened, Opening
@@ -13,6 +16,7 @@ from replog.blocking.readers import LogReader
 from replog.bookie.serving import ServedBookie as TrioServedBookie
 from replog.client.administration import RemoteBookie as TrioRemoteBookie
 from replog.log.log_reader import LogReader as TrioLogReader
+from replog.machine.running import RunningMachine as TrioRunningMachine
 from replog.protocol.model import Position
 from replog.runtime.faces import Face
 
@@ -68,3 +72,18 @@ class ServedBookie(Opened):
 @FACES.face_of(TrioRemoteBookie)
 class RemoteBookie(Face):
     """A bookie as it was announced when this was made."""
+
+
+@FACES.face_of(TrioRunningMachine)
+class RunningMachine(Opened):
+    """A state machine in this process, for every thread. Made by `Client.run_machine`; each command is a method."""
+
+    @property
+    def local(self) -> Any:
+        # Without the copy, this thread would look at it while the trio thread applies the next command.
+        return self._way.call_sync(lambda: copy.deepcopy(self._inner.local))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return partial(self.call, self._inner._command_named(name))
