@@ -9,6 +9,7 @@ import hashlib
 import json
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ class Config:
     appenders: int = 4
     pause_s: float = 0.02
     final: str = ""
+    leads_again: bool = False
 
 
 def say(**words: object) -> None:
@@ -61,7 +63,9 @@ def decode(entry: bytes) -> str:
 
 
 class Writer:
-    """Takes the log over, appends from several tasks, and takes over again unless it was deposed."""
+    """Takes the log over, appends from several tasks, and takes over again unless it was deposed.
+
+    With `leads_again` it is elected each time, also after it was deposed: as an app beside jobs of Spark, which depose it."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -83,23 +87,26 @@ class Writer:
         self._stopping.set()
 
     async def _lead(self, client: replog.Client, history: History) -> bool:
-        """True if it was deposed."""
+        """True if it was deposed for good."""
         history.takeover_began()
         try:
-            async with client.write_log(LOG) as log:
+            async with client.lead_log(LOG) if self._config.leads_again else client.write_log(LOG) as log:
                 history.served(log.segment)
-                say(serves=history.actor, segment=log.segment)
+                say(serves=history.actor, segment=log.segment, at_s=time.monotonic())
                 errors: list[ReplogError] = []
                 async with trio.open_nursery() as nursery:
                     for number in range(self._config.appenders):
                         nursery.start_soon(self._append, log, history, number, errors)
                 if errors:
-                    await self._try_after(log, history, errors[0])
+                    if isinstance(errors[0], FencedError):
+                        history.fenced(errors[0])
+                    if not self._config.leads_again:
+                        await self._try_after(log, history)
                     raise errors[0]
         except FencedError as error:
             history.note(f"deposed: {error}")
-            say(fenced=history.actor)
-            return True
+            say(fenced=history.actor, at_s=time.monotonic(), error=str(error))
+            return not self._config.leads_again
         except ReplogError as error:
             history.note(f"{type(error).__name__}: {error}")
             say(failed=history.actor, error=f"{type(error).__name__}: {error}")
@@ -122,10 +129,8 @@ class Writer:
             history.confirmed(call, position)
             await trio.sleep(self._config.pause_s)
 
-    async def _try_after(self, log: LogWriter, history: History, error: ReplogError) -> None:
+    async def _try_after(self, log: LogWriter, history: History) -> None:
         """What failed once must go on failing: nothing of this writer's may be confirmed any more."""
-        if isinstance(error, FencedError):
-            history.fenced(error)
         for count in range(AFTER_FENCED):
             payload = f"{history.actor}/after/{count}"
             call = history.invoked(payload)

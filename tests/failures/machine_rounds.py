@@ -10,14 +10,11 @@ ends with 1 if anything was wrong.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
 import signal
 import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +27,7 @@ import trio
 
 import replog
 from replog.testing import TcpProxy, serve_proxy
+from tests.failures.campaigns import run_campaigns
 from tests.failures.machine_actor import CLIENT, NAME, Lists
 from tests.failures.machine_history import Transaction, violations
 from tests.servers.processes import free_port
@@ -214,31 +212,5 @@ async def campaign(directory: Path, seed: int, rounds: int) -> tuple[Counter[str
     return counts, [*(text for _, wrong in histories for text in wrong), *violations(transactions, final)]
 
 
-def main() -> int:
-    """Runs what the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.failures.machine_rounds", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=CAMPAIGN_ROUNDS)
-    parser.add_argument("--seed", type=int, default=1)
-    words = parser.parse_args()
-    done, wrong, total = 0, 0, Counter[str]()
-    while done < words.rounds:
-        rounds = min(CAMPAIGN_ROUNDS, words.rounds - done)
-        started_s = time.monotonic()
-        with tempfile.TemporaryDirectory() as directory:
-            counts, found = trio.run(campaign, Path(directory), words.seed, rounds)
-            if found:
-                wrong += len(found)
-                kept = Path(tempfile.mkdtemp(prefix=f"rounds-{words.seed}-"))
-                for path in Path(directory).glob("*.history"):
-                    (kept / path.name).write_bytes(path.read_bytes())
-                print(f"seed {words.seed}: histories are in {kept}")
-        done, total = done + rounds, total + counts
-        said = ", ".join(f"{count} {name}" for name, count in counts.items())
-        print(f"seed {words.seed}: {rounds} rounds in {time.monotonic() - started_s:.0f} s: {said}", *found, sep="\n  ")
-        words.seed += 1
-    print(f"{done} rounds, {dict(total)}: {wrong} violations")
-    return 1 if wrong else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_campaigns(campaign, "machine_rounds", __doc__, CAMPAIGN_ROUNDS))

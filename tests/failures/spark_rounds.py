@@ -11,18 +11,15 @@ judges, with a sweep, and with another count. Prints a line for each campaign, a
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +30,7 @@ import replog.blocking
 from replog.errors import LogNotFoundError, ReplogError
 from replog.protocol.model import Position
 from replog.testing import read_histories
+from tests.failures.campaigns import run_campaigns
 from tests.failures.cluster import Cluster, cluster
 from tests.failures.options import LOG
 from tests.failures.processes import Process, until
@@ -238,8 +236,8 @@ async def campaign(directory: Path, seed: int, rounds: int) -> tuple[Counter[str
         servers = await trio.to_thread.run_sync(stack.enter_context, ensemble_blocking(directory))
         metastore = servers.url("/rounds")
         bookies = await stack.enter_async_context(cluster(directory, bookies=BOOKIES, metastore=metastore))
-        config = {"metastore": metastore, "history": str(history), "actor": APP, "pause_s": 0.05}
-        app = await bookies.starter.run(APP, ["tests.failures.spark_app", json.dumps(config)])
+        config = {"metastore": metastore, "history": str(history), "actor": APP, "pause_s": 0.05, "leads_again": True}
+        app = await bookies.starter.run(APP, ["tests.failures.actors", "writer", json.dumps(config)])
         await app.says("serves", 60)
         with ExitStack() as of_spark:
             spark = await trio.to_thread.run_sync(of_spark.enter_context, spark_cluster(directory))
@@ -291,26 +289,5 @@ async def _swept(client: replog.Client, metastore: str, entries: list[tuple[Posi
     )
 
 
-def main() -> int:
-    """Runs what the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.failures.spark_rounds", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=CAMPAIGN_ROUNDS)
-    parser.add_argument("--seed", type=int, default=1)
-    words = parser.parse_args()
-    done, wrong, total = 0, 0, Counter[str]()
-    while done < words.rounds:
-        rounds = min(CAMPAIGN_ROUNDS, words.rounds - done)
-        started_s = time.monotonic()
-        directory = Path(tempfile.mkdtemp(prefix=f"spark-rounds-{words.seed}-"))
-        counts, found = trio.run(partial(campaign, directory, words.seed, rounds))
-        done, total, wrong = done + rounds, total + counts, wrong + len(found)
-        said = ", ".join(f"{count} {name}" for name, count in counts.items())
-        print(f"seed {words.seed}: {rounds} rounds in {time.monotonic() - started_s:.0f} s: {said}", *found, sep="\n  ")
-        print(f"  its histories and logs are in {directory}", flush=True)
-        words.seed += 1
-    print(f"{done} rounds, {dict(total)}: {wrong} violations")
-    return 1 if wrong else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_campaigns(campaign, "spark_rounds", __doc__, CAMPAIGN_ROUNDS))
