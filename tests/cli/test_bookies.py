@@ -105,7 +105,7 @@ def test_a_bookie_is_rebalanced(replog_bookies: Callable[..., tuple[int, str, st
 def test_a_bookie_to_be_drained_that_is_not_known(replog_bookies: Callable[..., tuple[int, str, str]]) -> None:
     status, _, errors = replog_bookies("drain", "nobody")
     assert status == 2
-    assert "the metastore knows no such bookie; it knows bookie-" in errors
+    assert "the metastore knows no such bookie; there are bookie-" in errors
 
 
 @pytest.mark.parametrize(

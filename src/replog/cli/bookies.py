@@ -16,7 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from replog.api import Client
 from replog.cli.apps import App
 from replog.cli.connecting import Connection, client_from, run, takes_connection
-from replog.cli.draining import drain, rebalance, undrain
+from replog.cli.draining import drain, only_one, rebalance, undrain
 from replog.cli.figures import as_count, as_duration
 from replog.cli.output import (
     AsJSON,
@@ -53,7 +53,6 @@ _COLUMNS = (
 )
 _LOOK_INTERVAL_S = 0.5
 _LOOK_TIMEOUT_S = 3.0
-_ID_PREFIX = "bookie-"
 
 Ids = Annotated[
     list[str] | None,
@@ -321,17 +320,9 @@ async def chosen(client: Client, ids: Sequence[str]) -> list[RemoteBookie]:
         raise ConfigError("no bookie is announced in this metastore: start one with `replog bookie`")
     if not ids:
         return announced
-    found: dict[str, RemoteBookie] = {}
-    for each in ids:
-        # A whole id wins: it may be the beginning of another one.
-        like = [bookie for bookie in announced if bookie.bookie_id == each]
-        like = like or [bookie for bookie in announced if bookie.bookie_id.startswith((each, _ID_PREFIX + each))]
-        if len(like) != 1:
-            problem = "more than one bookie's id begins so" if like else "no such bookie is announced"
-            names = ", ".join(bookie.bookie_id for bookie in like or announced)
-            raise ConfigError(f"{each!r}: {problem}; there {'are' if like else 'is'} {names}")
-        found[like[0].bookie_id] = like[0]
-    return list(found.values())
+    by_id = {each.bookie_id: each for each in announced}
+    wanted = dict.fromkeys(only_one(each, by_id, "no such bookie is announced") for each in ids)
+    return [by_id[each] for each in wanted]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Annotated
 
 import attrs
@@ -156,15 +156,16 @@ async def _rebalance(connection: Connection, text: str, placement: str, for_prog
 
 async def _whole_id(client: Client, text: str) -> str:
     """The bookie that is meant, announced or not."""
-    known = await client.known_bookies()
-    return _only_one(text, known)
+    return only_one(text, await client.known_bookies(), "the metastore knows no such bookie")
 
 
-def _only_one(text: str, known: Sequence[str]) -> str:
+def only_one(text: str, known: Collection[str], missing: str) -> str:
+    """The only one of these ids that begins so, with or without `bookie-`. Raises `ConfigError`, with `missing` if none does."""
+    # A whole id wins: it may be the beginning of another one.
     if text in known:
         return text
     like = [each for each in known if each.startswith((text, f"bookie-{text}"))]
     if len(like) != 1:
-        problem = "more than one bookie's id begins so" if like else "the metastore knows no such bookie"
-        raise ConfigError(f"{text!r}: {problem}; it knows {', '.join(like or known) or 'none'}")
+        problem = "more than one bookie's id begins so" if like else missing
+        raise ConfigError(f"{text!r}: {problem}; there are {', '.join(like or known) or 'none'}")
     return like[0]
