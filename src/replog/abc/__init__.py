@@ -1,4 +1,4 @@
-"""The seams: what a storage, a transport, an authenticator, a metastore and a placement policy promise.
+"""The seams: what a storage, a transport, an authenticator, a metastore and a placement policy promise; and a data plane.
 
 Each seam is small, and `replog.testing` has a conformance suite for each: an implementation that passes `check_storage`,
 `check_metastore` or `check_transport` may be trusted with a log. When in doubt, an implementation raises; it returns
@@ -6,6 +6,7 @@ nothing only for what is proven absent.
 """
 
 from replog.abc.authentication import Authenticator, Identity, Peer, Role
+from replog.abc.data_plane import BookieLoop, Sender, SenderBacklog
 from replog.abc.metastore import Metastore
 from replog.abc.placement import BookieState, Candidate, PlacementPolicy, Random
 from replog.abc.storage import UNBOUNDED, Damage, Doubt, Storage, StoredRange
@@ -18,6 +19,7 @@ from replog.runtime.nursery import open_service_nursery
 __all__ = [
     "UNBOUNDED",
     "Authenticator",
+    "BookieLoop",
     "BookieState",
     "Candidate",
     "Connection",
@@ -37,6 +39,8 @@ __all__ = [
     "RequestHandler",
     "ResponseReceiver",
     "Role",
+    "Sender",
+    "SenderBacklog",
     "SetMarks",
     "Storage",
     "StoredRange",

@@ -416,7 +416,7 @@ class LedgerWriter(WriterContext):
     async def run(self) -> None:
         """The writer's background task. Ends when the writer is closed or has failed."""
         try:
-            await self._sender.watching.run()
+            await self._sender.run()
         finally:
             # It was closed, or cancelled with its client: nobody drives it any more, so no task may wait for it.
             self._take_no_more()

@@ -105,6 +105,10 @@ class BatchSender:
         """As `LedgerWriter.date`."""
         self._time_ns = lambda: timestamp_ns
 
+    async def run(self) -> None:
+        """The writer's background task: deadlines, missing bookies, changes of the ensemble. Ends when `closed` is set."""
+        await self.watching.run()
+
     # -- ending -----------------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from replog.testing.authenticator_exam import check_authenticator
+    from replog.testing.bookie_exam import check_bookie_loop
     from replog.testing.disk import MemoryDisk, PowerLoss
     from replog.testing.faults import Call, Fault, FaultyMetastore
     from replog.testing.history import Finding, History, judge, read_histories
     from replog.testing.metastore_exam import check_metastore, check_metastore_leases, check_metastore_outage
     from replog.testing.placement_exam import check_placement
     from replog.testing.proxy import TcpProxy, Weather, serve_proxy
+    from replog.testing.sender_exam import check_sender
     from replog.testing.simulating.cluster import SimulatedBookie, SimulatedCluster
     from replog.testing.simulating.faults import Faults
     from replog.testing.simulating.running import SimulationTimeoutError, simulate
@@ -37,10 +39,12 @@ __all__ = [
     "TcpProxy",
     "Weather",
     "check_authenticator",
+    "check_bookie_loop",
     "check_metastore",
     "check_metastore_leases",
     "check_metastore_outage",
     "check_placement",
+    "check_sender",
     "check_storage",
     "check_storage_damage",
     "check_transport",
@@ -59,6 +63,8 @@ _PLACES = {
     "check_transport": "transport_exam",
     "check_authenticator": "authenticator_exam",
     "check_placement": "placement_exam",
+    "check_bookie_loop": "bookie_exam",
+    "check_sender": "sender_exam",
     "MemoryDisk": "disk",
     "PowerLoss": "disk",
     "FaultyMetastore": "faults",
