@@ -147,6 +147,49 @@ async def test_logs_that_are_not_chosen_stay_in_the_back_up(tmp_path: Path) -> N
             await client.backup(tmp_path, ["c"])
 
 
+@pytest.mark.parametrize("name", ["orders", "payments"])
+async def test_another_cluster_needs_another_directory(name: str, tmp_path: Path) -> None:
+    """Its ledgers have the same ids and its segments the same numbers: they were taken for what was saved, or replaced it."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 2)
+        wanted = await records_of(client, "orders")
+        await client.backup(tmp_path)
+    await trio.sleep(1.0)
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, name, 2, begin=7)
+        with pytest.raises(BackupError, match="back-up of another cluster: nothing was changed"):
+            await client.backup(tmp_path)
+    assert check(tmp_path).problems == ()
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await client.restore(tmp_path)
+        assert await records_of(client, "orders") == wanted
+
+
+async def test_a_damaged_head_is_saved_again(tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 1)
+        await client.backup(tmp_path)
+        (path,) = (tmp_path / "ledgers").iterdir()
+        data = path.read_bytes()
+        path.write_bytes(data[:40] + b"?" + data[41:])
+        (report,) = (await client.backup(tmp_path)).logs
+        assert report.new_segments == 1
+        assert path.read_bytes() == data
+
+
+async def test_a_file_that_the_manifest_does_not_name_is_not_restored(tmp_path: Path) -> None:
+    """A whole file of another ledger in its place: as of another back-up, or of another day."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 2)
+        await client.backup(tmp_path)
+    first, second = sorted((tmp_path / "ledgers").iterdir())
+    shutil.copy(first, second)
+    async with cluster(3) as world, world.client(QUICK) as client:
+        with pytest.raises(BackupDamagedError, match=f"{second.name}.* it is of ledger"):
+            await client.restore(tmp_path)
+        assert await client.logs() == []
+
+
 async def test_a_killed_back_up_goes_on(tmp_path: Path) -> None:
     """Finished files are found though no manifest names them; half a file is written anew."""
     async with cluster(3) as world, world.client(QUICK) as client:

@@ -107,12 +107,13 @@ class BackupDirectory:
             path = self._ledgers / ledger_file_name(head.ledger_id)
             return UnfinishedFile(path, path.with_suffix(_UNFINISHED).open("wb"), head)
 
-    def has(self, segment: SavedSegment) -> bool:
-        """True if the segment's file is there, as long as it should be."""
-        with contextlib.suppress(OSError):
-            # Only its size: to read all files would make each back-up as slow as the first. `check` reads them.
-            return (self._ledgers / segment.file_name).stat().st_size == segment.size_bytes
-        return False
+    def head(self, segment: SavedSegment) -> LedgerHead | None:
+        """What the segment's file says of its ledger; None if it is missing, of another length, or has a damaged head."""
+        with contextlib.suppress(OSError, BackupDamagedError), self.opened(segment) as ledger:
+            # Only its head: to read all files would make each back-up as slow as the first. `check` reads them.
+            if (self._ledgers / segment.file_name).stat().st_size == segment.size_bytes:
+                return ledger.head
+        return None
 
     def finished_before(self, number: int, head: LedgerHead) -> SavedSegment | None:
         """The segment, if an earlier back-up, that was killed afterwards, has finished exactly this file."""
@@ -145,11 +146,15 @@ class BackupDirectory:
         with self.opened(segment) as ledger:
             for _ in ledger.blocks():
                 pass
-            path = self._ledgers / segment.file_name
-            if ledger.head.ledger_id != segment.ledger_id:
-                raise BackupDamagedError(path, f"it is of ledger {ledger.head.ledger_id}")
-            if ledger.sha256() != segment.sha256:
-                raise BackupDamagedError(path, "it is not the file that the manifest names: it has another SHA-256")
+            self.check_read(segment, ledger)
+
+    def check_read(self, segment: SavedSegment, ledger: LedgerFile) -> None:
+        """Checks that this file, of which all was read, is the one that the manifest names. Raises `BackupDamagedError`."""
+        path = self._ledgers / segment.file_name
+        if ledger.head.ledger_id != segment.ledger_id:
+            raise BackupDamagedError(path, f"it is of ledger {ledger.head.ledger_id}")
+        if ledger.sha256() != segment.sha256:
+            raise BackupDamagedError(path, "it is not the file that the manifest names: it has another SHA-256")
 
 
 class UnfinishedFile:

@@ -158,6 +158,7 @@ class Restorer:
             async with writer:
                 self._has_ids |= await _copy(file, writer)
                 last = writer.last_add_confirmed
+            self._directory.check_read(segment, file)
         # The file was checked, but the writer is another witness: it says where the ledger really ends.
         if last != head.last_entry_id:
             raise BackupError(

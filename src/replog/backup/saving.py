@@ -18,7 +18,7 @@ from replog.backup.directory import BackupDirectory, called
 from replog.backup.format import Block, LedgerHead, Manifest, SavedSegment
 from replog.client.entries import EntryBatch
 from replog.client.ledgers import Ledgers
-from replog.errors import BackupDamagedError, LedgerNotFoundError
+from replog.errors import BackupDamagedError, BackupError, LedgerNotFoundError
 from replog.log.log_records import LogRecords
 from replog.protocol.digest import ledger_key, ledger_key_check
 from replog.protocol.model import LedgerMetadata, LedgerState, Segment
@@ -57,8 +57,9 @@ async def save(
         before = await called(directory.manifest) or Manifest(0, {})
         saved = dict(before.logs)
         new: dict[str, int] = {}
+        # Of all logs: a file is named after its ledger, and one that is there must not be replaced by another cluster's.
+        known = {each.ledger_id: each for each in itertools.chain.from_iterable(before.logs.values())}
         for name in names:
-            known = {each.ledger_id: each for each in before.logs.get(name, ())}
             saver = _Saver(directory, ledgers, password, known)
             saved[name] = await saver.save(await logs.segments(name))
             new[name] = saver.new_segments
@@ -93,10 +94,17 @@ class _Saver:
         return tuple(saved)
 
     async def _saved(self, segment: Segment, metadata: LedgerMetadata) -> SavedSegment:
-        directory, known = self._directory, self._known.get(segment.ledger_id)
-        if known is not None and known.number == segment.number and await called(lambda: directory.has(known)):
+        directory, head = self._directory, head_of(metadata)
+        known = self._known.get(segment.ledger_id)
+        known_head = None if known is None else await called(partial(directory.head, known))
+        if known is not None and known_head == head and known.number == segment.number:
             return known
-        head = head_of(metadata)
+        if known_head is not None and known_head != head:
+            raise BackupError(
+                directory.path,
+                f"it has another ledger {segment.ledger_id} than this cluster, so it is a back-up of another cluster: nothing "
+                "was changed. Use a directory for each cluster, and a new one after a cluster was made anew or restored",
+            )
         found: SavedSegment | None = await called(lambda: directory.finished_before(segment.number, head))
         if found is None:
             found = await self._write(segment, metadata, head)
