@@ -16,6 +16,7 @@ from replog.errors import (
     CursorNotFoundError,
     LogNotFoundError,
     MetastoreError,
+    MetastoreUncertainError,
     PositionError,
     TrimBlockedError,
     TrimmedError,
@@ -294,6 +295,84 @@ async def test_trim_waits_for_the_slowest_cursor_and_names_it(autojump_clock: tr
             await client.trim_log("log", before="6:0")
         assert await client.trim_log("log", before="6:0", ignore_cursors=True) == Position(6, 0)
         assert len(await client.ledgers()) == 1
+
+
+@pytest.mark.parametrize("ignore_cursors", [False, True])
+async def test_cursor_at_the_end_of_what_was_trimmed_goes_on(
+    ignore_cursors: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its worker had committed all of the segment that was dropped, so nothing is lost; nor is a later trim blocked."""
+    async with cluster() as world, world.client(QUICK) as client:
+        await fill(client)
+        async with client.cursor("log", "billing") as cursor, client.cursor("log", "waits", start="2:0"):
+            for _ in range(3):
+                await cursor.receive()
+            await cursor.commit()
+            before = cursor.position
+            await client.trim_log("log", before="2:0", ignore_cursors=ignore_cursors)
+            assert [(each.begins_at, each.term) for each in await client.cursors("log")] == [
+                (Position(2, 0), 1),
+                (Position(2, 0), 1),
+            ]
+            # The one that has it goes on.
+            assert (await cursor.receive()).data == b"2.0"
+            await cursor.commit("2:2")
+            await client.move_cursor("log", "waits", to="3:0")
+            await client.trim_log("log", before="3:0", ignore_cursors=ignore_cursors)
+        for after in (None, Position(2, 2)):  # as a store of the worker's own has it
+            async with client.cursor("log", "billing", after=after) as cursor:
+                assert (await cursor.receive()).data == b"3.0"
+        assert before == Position(1, 2)
+        with pytest.raises(TrimmedError):
+            await client.cursor("log", "billing", after=before).__aenter__()  # that store is behind the last commit
+        async with client.cursor("log", "billing") as cursor:
+            await cursor.commit("3:2")
+        await fill(client, segments=1)
+        assert await client.retain_log("log", committed=True) == Position(3, 0), "the other cursor needs it"
+
+
+async def test_cursor_at_the_end_of_empty_segments_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+    """One that was never acquired, and one that a trim has moved to the end of another one."""
+    async with cluster() as world, world.client(QUICK) as client:
+        async with client.write_log("log") as log:
+            await log.append(b"x")
+        async with client.cursor("log", "old") as cursor:
+            assert [record.data async for record in cursor] == [b"x"]
+            await cursor.commit()
+        for number in (2, 3, 4):
+            async with client.write_log("log"):
+                pass
+            assert await client.retain_log("log", committed=True) == Position(number, 0)
+        async with client.cursor("log", "new"):
+            pass
+        async with client.write_log("log") as log:
+            await log.append(b"y")
+        assert await client.retain_log("log", committed=True) == Position(5, 0)
+        for name, after in (("old", None), ("old", "1:0"), ("new", None)):
+            async with client.cursor("log", name, after=after) as cursor:
+                assert [record.data async for record in cursor] == [b"y"]
+
+
+async def test_worker_does_not_take_back_a_cursor_that_a_trim_moved(autojump_clock: trio.testing.MockClock) -> None:
+    """The answer to its commit was lost, and it writes again."""
+    async with cluster() as world, world.client(QUICK) as client:
+        await fill(client)
+        async with client.cursor("log", "billing") as cursor:
+            put = world.metastore.inner.put
+
+            async def trim_then_fail(key: str, value: bytes, expected: int) -> int:
+                if not key.startswith(CURSORS):
+                    return await put(key, value, expected)
+                world.metastore.inner.put = put  # type: ignore[method-assign]
+                await put(key, value, expected)
+                await client.trim_log("log", before="2:0")
+                raise MetastoreUncertainError("the answer was lost")
+
+            world.metastore.inner.put = trim_then_fail  # type: ignore[method-assign]
+            await cursor.commit("1:2")
+            assert cursor.begins_at == Position(2, 0)
+        async with client.cursor("log", "billing") as cursor:
+            assert (await cursor.receive()).data == b"2.0"
 
 
 async def test_cursor_before_the_first_available_says_where(autojump_clock: trio.testing.MockClock) -> None:

@@ -134,6 +134,7 @@ PRODUCERS = ProducersRecord(
     ),
 )
 CURSOR = CursorRecord(LOG.name, "billing", Position(5, 17), 3, "process 1 on here", 1_763_600_000_005, "nonce")
+MOVED_CURSOR = attrs.evolve(CURSOR, begins_at=Position(6, 0), moved_from=Position(5, 18))
 
 
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
@@ -167,6 +168,11 @@ GOLDEN: dict[str, tuple[Any, AnyRecord, str]] = {
         CURSOR,
         log_cursor_key_path(LOG.name, "c0ffee"),
     ),
+    "log-moved-cursor-v1": (
+        lambda key, value: decode_cursor(key, value, CURSOR.log_name, CURSOR.name),
+        MOVED_CURSOR,
+        log_cursor_key_path(LOG.name, "c0ffee"),
+    ),
     "log-producers-v1": (
         lambda key, value: decode_producers(key, value, PRODUCERS.log_name),
         PRODUCERS,
@@ -192,7 +198,7 @@ def test_every_field_of_a_record_is_written() -> None:
     full = attrs.evolve(UNBOUNDED_LOG, requests=ASKED_LOG.requests)
     unbounded = attrs.evolve(CHUNKED, durability=Durability.WRITE_QUORUM, full_before=73)
     chunks, logs = (CHUNK, CHUNK_OF_CHUNKS), (full, LOG, DELETED_LOG)
-    alone = (PAGE,), (PENDING,), (JOB_LEDGER,), (JOB_PART,), (CURSOR,), (PRODUCERS,)
+    alone = (PAGE,), (PENDING,), (JOB_LEDGER,), (JOB_PART,), (MOVED_CURSOR, CURSOR), (PRODUCERS,)
     for records in ((unbounded, LEDGER), chunks, logs, *alone):
         written = json.loads(encode(records[0]))
         # What a value no longer names concerns only who changes the record (M4).

@@ -44,7 +44,10 @@ async def trim(
         # In spite of everything: what is behind the record of producers says which entries are repetitions (L11).
         unread = await producers.first_needed(head)
         trimmed = head.trimmed_before(end if unread is None else min(end, unread))
-        return None if trimmed == head else trimmed
+        if trimmed == head:
+            return None
+        await cursors.move_past(head, trimmed.first_segment_number)
+        return trimmed
 
     with suppress(LogNotFoundError):  # the machine raises it after it has removed what is left of the log
         await edit(name, cut, ledgers, driver.records)

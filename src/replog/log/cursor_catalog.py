@@ -9,6 +9,8 @@ thousands of commits touch neither the log's record nor another cursor. Rules:
   worker of a new one with its name.
 - A trim reads the cursors *after* the log's record, and cuts that record by CAS. So what it has read can only have moved forward:
   who moves a cursor back changes the log's record afterwards, and finds out whether a trim was faster.
+- A trim moves each cursor at the end of a segment that it drops to where the log will begin, before it cuts the log's record.
+  Nobody could tell afterwards that such a cursor needs nothing of what was dropped. The move is a CAS in the cursor's own term.
 - Each acquisition and each move raises the cursor's term by CAS, and a commit is a CAS in its own term. Leases are advice (M3).
 """
 
@@ -137,7 +139,9 @@ class CursorCatalog:
     async def _raise_term(self, log_name: str, cursor: LogCursor, owner: str, to: Position | None) -> HeldCursor:
         while True:
             record, version = await self._read(log_name, cursor)
-            raised = attrs.evolve(record, term=record.term + 1, owner=owner, begins_at=to or record.begins_at)
+            raised = attrs.evolve(record, term=record.term + 1, owner=owner)
+            if to is not None:
+                raised = attrs.evolve(raised, begins_at=to, moved_from=None)
             written = await self._write(raised, cursor, version)
             if written is not None:
                 return written
@@ -174,7 +178,9 @@ class CursorCatalog:
         `MetastoreError`: then it is written or not, and committing again is harmless."""
         now_ms = self._ledgers.chance.time_ms()
         while True:
-            record = attrs.evolve(held.record, begins_at=begins_at, committed_at_ms=now_ms)
+            # A trim may have moved it on, to the beginning of the next segment.
+            begins_at = max(begins_at, held.record.begins_at)
+            record = attrs.evolve(held.record, begins_at=begins_at, committed_at_ms=now_ms, moved_from=None)
             written = await self._write(record, held.cursor, held.version)
             if written is not None:
                 return written
@@ -276,6 +282,21 @@ class CursorCatalog:
             return None
         last = min(records, key=lambda each: each.begins_at)
         return attrs.evolve(last, begins_at=await self._after_ends(head, last.begins_at))
+
+    async def move_past(self, head: LogMetadata, number: int) -> None:
+        """Has cursors begin with this segment if they are at the end of one before it and need nothing in between. Raises
+        `MetastoreError`."""
+        begin = Position(number, 0)
+        for cursor in head.cursors:
+            while True:
+                record, version = await self._read(head.name, cursor)
+                if record.begins_at >= begin or await self._after_ends(head, record.begins_at) < begin:
+                    break
+                # Of several moves the place before the first one: a worker's own store may have it (`Client.cursor(after=)`).
+                moved_from = record.moved_from or record.begins_at
+                moved = attrs.evolve(record, begins_at=begin, moved_from=moved_from, term=max(record.term, 1))
+                if await self._write(moved, cursor, version) is not None:
+                    break
 
     async def _after_ends(self, head: LogMetadata, begins_at: Position) -> Position:
         """The same place, but at the beginning of the next segment if it is at the end of a closed one."""

@@ -102,6 +102,8 @@ def encode(record: AnyRecord) -> bytes:
         fields = _of_its_kind(fields, record)
     if isinstance(record, LogMetadata):
         fields = _of_log_kind(fields)
+    if isinstance(record, CursorRecord) and record.moved_from is None:
+        del fields["moved_from"]
     if "segments" in fields:
         fields["segments"] = fields.pop("segments")  # last: people see the rest first
     # Custom metadata may hold lone surrogates: strict UTF-8 would refuse them, and `json.loads` reads them back.
