@@ -41,18 +41,14 @@ async def test_ledgers_are_listed_in_ascending_order() -> None:
     assert await list_ledger_ids(MemoryMetastore()) == []
 
 
-async def pages(metastore: Metastore, after: int = -1) -> list[list[int]]:
-    return [page async for page in ledger_id_pages(metastore, after)]
+async def pages(metastore: Metastore) -> list[list[int]]:
+    return [page async for page in ledger_id_pages(metastore)]
 
 
-async def test_pages_of_ids_are_directories_and_begin_after_any_id() -> None:
-    metastore = await create_ledgers(IDS)
-    assert (await pages(metastore))[0] == [0, 1, 9_999]
-    for each in IDS:
-        for after in (each - 1, each, each + 1):
-            found = [ledger_id for page in await pages(metastore, after) for ledger_id in page]
-            assert found == [later for later in IDS if later > after]
-    assert await pages(metastore, 10**10) == [[10**10 + 1], [10**15], [LEDGER_ID_MAX]]
+async def test_pages_of_ids_are_directories() -> None:
+    found = await pages(await create_ledgers(IDS))
+    assert found[0] == [0, 1, 9_999]
+    assert found[-3:] == [[10**10, 10**10 + 1], [10**15], [LEDGER_ID_MAX]]
 
 
 async def test_listing_asks_once_for_each_key_with_children() -> None:
@@ -62,9 +58,6 @@ async def test_listing_asks_once_for_each_key_with_children() -> None:
     # The leaves, what stands above them up to both roots, and nothing twice.
     asked = [call.key for call in metastore.calls]
     assert len(asked) == len(set(asked)) == len(ledger_leaves(ids)) + (1 + 2) + (1 + 3)
-    metastore.calls.clear()
-    assert await pages(metastore, 30_050) == [list(range(30_100, 40_000, 100)), [123_456_789], [10**12]]
-    assert [call.key for call in metastore.calls[:3]] == ["ledgers", "ledgers/00", "ledgers/00/0003"]
 
 
 @pytest.mark.parametrize(

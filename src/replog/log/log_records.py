@@ -23,8 +23,8 @@ _PAGES_AT_ONCE = 16
 class LogRecords:
     """The records of logs in one metastore."""
 
-    def __init__(self, ledgers: Ledgers, page_segments: int = PAGE_SEGMENTS) -> None:
-        self.page_segments = page_segments  # of logs that are created
+    def __init__(self, ledgers: Ledgers) -> None:
+        self.page_segments = PAGE_SEGMENTS  # of logs that are created
         self._ledgers = ledgers
         self._records = ledgers.records
 

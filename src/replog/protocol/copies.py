@@ -6,7 +6,7 @@ what it said, within the fragment and with the ledger's stride; it may hold more
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
@@ -96,22 +96,20 @@ class Copies:
                 found.add(*lacking)
         return found
 
-    def held_anywhere(self, entries: EntryRanges, without: Collection[str] = ()) -> EntryRanges:
+    def held_anywhere(self, entries: EntryRanges) -> EntryRanges:
         """Of these entries those that some bookie holds."""
         found = EntryRanges(self._quorum.stride)
-        nowhere = self.held_nowhere(entries, without)
+        nowhere = self.held_nowhere(entries)
         for first, last in entries:
             assert first <= last, "a range has entries"
             for some in nowhere.missing(first, last):
                 found.add(*some)
         return found
 
-    def held_nowhere(self, entries: EntryRanges, without: Collection[str] = ()) -> EntryRanges:
+    def held_nowhere(self, entries: EntryRanges) -> EntryRanges:
         """Of these entries those that no bookie holds."""
         found = entries
-        for bookie_id, held in self._held.items():
-            if bookie_id in without:
-                continue
+        for held in self._held.values():
             rest = EntryRanges(self._quorum.stride)
             for first, last in found:
                 for lacking in held.missing(first, last):

@@ -15,9 +15,6 @@ from replog.records.paths import (
     LEAF_LEDGERS,
     LEDGER_ID_MAX,
     LEDGER_KEY_SHAPES,
-    LEDGERS_KEY,
-    LONG_LEDGER_ID_MIN,
-    ledger_key_path,
     parse_ledger_key,
 )
 
@@ -117,31 +114,23 @@ def _ascends(numbers: list[int]) -> bool:
 # -- listing ------------------------------------------------------------------------------------------------------
 
 
-async def ledger_id_pages(metastore: Metastore, after: int = -1) -> AsyncGenerator[list[int], None]:
-    """Existing ids above `after`, ascending, in lists of 1 to `LEAF_LEDGERS` ids. Asks for the children of each key once.
+async def ledger_id_pages(metastore: Metastore) -> AsyncGenerator[list[int], None]:
+    """All existing ids, ascending, in lists of 1 to `LEAF_LEDGERS` ids. Asks for the children of each key once.
 
     A ledger that is created or deleted meanwhile may be listed or not. Raises `MetastoreError`: then nothing is proven (B6). A
     caller that may stop early closes the generator (`contextlib.aclosing`).
     """
+    # Short and long ids are below two keys, and the short ones are all lower.
     for prefix, shape in LEDGER_KEY_SHAPES.items():
-        # Short and long ids are below two keys, and the short ones are all lower.
-        lowest, highest = (0, LONG_LEDGER_ID_MIN - 1) if prefix == LEDGERS_KEY else (LONG_LEDGER_ID_MIN, LEDGER_ID_MAX)
-        first = max(after + 1, lowest)
-        if first > highest:
-            continue
-        floor = ledger_key_path(first)
         keys = [prefix]  # still to be listed, the lowest ids last
         while keys:
             key = keys.pop()
+            # Their order as texts is that of the ids, since all words have their full width.
             words = await metastore.children(key)
-            if key.count("/") == len(shape) - 1:
-                if ids := [each for each in _ids_of_leaf(key, words) if each >= first]:
-                    yield ids
-            else:
-                # Comparing texts is right here, since all words have their full width. A
-                # subtree that ends below `floor` is skipped.
-                below = [f"{key}/{word}" for word in reversed(words)]
-                keys += [each for each in below if each >= floor[: len(each)]]
+            if key.count("/") < len(shape) - 1:
+                keys += [f"{key}/{word}" for word in reversed(words)]
+            elif ids := _ids_of_leaf(key, words):
+                yield ids
 
 
 def _ids_of_leaf(leaf: str, words: Sequence[str]) -> list[int]:

@@ -24,7 +24,6 @@ from typing import NamedTuple
 from replog.backends.disk import Buffer, Disk
 
 SECTOR_BYTES = 512
-SYNCS = ("fdatasync", "sync_directory")
 
 
 class PowerLoss(BaseException):

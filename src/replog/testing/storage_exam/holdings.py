@@ -95,7 +95,7 @@ def check_dropped_entries(candidate: Candidate) -> None:
     for _ in range(2):
         with candidate.opened() as opened:
             for storage in _after_upkeep(opened):
-                _expect_in_doubt(storage, 1, range(20, 30))
+                _expect_in_doubt(storage, range(20, 30))
                 _expect_ranges(storage, 1, [StoredRange(1, 0, 19), StoredRange(1, 30, 59), StoredRange(2, 20, 29)])
                 expect_read(
                     storage, (1, 34, 1), 0, batches[3:4], "drop: a batch stays until all its entries were dropped"
@@ -109,15 +109,15 @@ def check_dropped_entries(candidate: Candidate) -> None:
                 expect(storage.marks(3) is None, "drop: an unknown ledger stays unknown", storage.marks(3))
     with candidate.opened() as storage:
         storage.drop(1, 1, 35, 39)
-        _expect_in_doubt(storage, 1, range(20, 40))
+        _expect_in_doubt(storage, range(20, 40))
         expect_read(storage, (1, 0, 1), PLENTY_BYTES, kept, "drop: a batch goes with the last of its entries")
         storage.commit(puts([batches[3]]))
     with candidate.opened() as opened:
         for storage in _after_upkeep(opened):
-            _expect_in_doubt(storage, 1, range(20, 30))
+            _expect_in_doubt(storage, range(20, 30))
             expect_read(storage, (1, 0, 1), PLENTY_BYTES, again, "drop: a batch that is stored again can be read again")
         opened.drop(1, 1, 0, ENTRY_ID_MAX)
-        _expect_in_doubt(opened, 1, (0, 25, 59, 60, ENTRY_ID_MAX))
+        _expect_in_doubt(opened, (0, 25, 59, 60, ENTRY_ID_MAX))
         expect(opened.marks(1) == marks, "drop: marks stay, even if nothing else is left", opened.marks(1))
         expect(opened.ledger_ids() == [1, 2], "drop: the ledger is listed as long as it has marks", opened.ledger_ids())
         opened.commit([DropLedger(1)])
@@ -133,7 +133,7 @@ def check_dropped_striped_entries(candidate: Candidate) -> None:
         storage.commit(puts([batches[1], batches[3]]))
     with candidate.opened() as opened:
         for storage in _after_upkeep(opened):
-            _expect_in_doubt(storage, 1, [each for each in range(20) if each % 5 not in (1, 3)])
+            _expect_in_doubt(storage, [each for each in range(20) if each % 5 not in (1, 3)])
             for at in (1, 3, 5, 9):
                 expect_read(storage, (1, batches[at].last_entry_id, 1), 0, [batches[at]], "drop: the rest stays")
             starts = [1, 3, 20, 22, 24]
@@ -150,22 +150,22 @@ def check_dropped_rotations(candidate: Candidate) -> None:
         storage.drop(1, 1, 25, 30, 5)
     with candidate.opened() as opened:
         for storage in _after_upkeep(opened):
-            _expect_in_doubt(storage, 1, [*range(1, 40, 5), *range(3, 20, 5)])
+            _expect_in_doubt(storage, [*range(1, 40, 5), *range(3, 20, 5)])
             for at in (0, 2, 4, 5, 7, 8, 9):
                 rule = "drop: other rotations stay, and a batch until all its entries were dropped"
                 expect_read(storage, (1, batches[at].last_entry_id, 1), 0, [batches[at]], rule)
             starts = [(0, 35), (2, 37), (4, 39), (23, 38)]
             _expect_ranges(storage, 1, [StoredRange(1, first, last, 5) for first, last in starts])
         opened.commit(puts([batches[1]]))
-        _expect_in_doubt(opened, 1, [21, 26, 3, 8])
+        _expect_in_doubt(opened, [21, 26, 3, 8])
         expect_read(opened, (1, 6, 1), 0, [batches[1]], "drop: a batch that is stored again can be read again")
 
 
-def _expect_in_doubt(storage: Storage, ledger_id: int, entry_ids: Iterable[int]) -> None:
+def _expect_in_doubt(storage: Storage, entry_ids: Iterable[int]) -> None:
     for entry_id in entry_ids:
         for read in (storage.read, storage.read_nowait):
             try:
-                found = read(ledger_id, entry_id, 1, 0)
+                found = read(1, entry_id, 1, 0)
             except StorageUncertainError:
                 continue
             except trio.WouldBlock:

@@ -14,6 +14,8 @@ from replog.protocol.batch import Batch
 from replog.protocol.mutations import Marks, Mutation, PutBatch
 from replog.testing.storage_exam.candidate import PLENTY_BYTES, expect
 
+_READS_OF_SAMPLE = 4  # a life has hundreds of samples
+
 Read = tuple[int, int, int, int]  # ledger id, entry id, stamp, the limit in bytes
 
 
@@ -73,7 +75,7 @@ class Model:
                 return wrong
         return next((wrong for read in self.reads() if (wrong := self._wrong_read(storage, read))), None)
 
-    def sampled_difference(self, storage: Storage, chance: random.Random, reads: int = 4) -> str | None:
+    def sampled_difference(self, storage: Storage, chance: random.Random) -> str | None:
         """As `difference`, for random marks and reads only."""
         if not self._ledger_ids:
             return None
@@ -82,7 +84,7 @@ class Model:
         if wrong or not self._batches:
             return wrong
         batches = list(self._batches)
-        for _ in range(reads):
+        for _ in range(_READS_OF_SAMPLE):
             # Half of the looks at the newest ones, which are where changes are; the
             # others find old ones that were lost.
             batch = chance.choice(batches[-20:] if chance.random() < 0.5 else batches)
