@@ -278,7 +278,7 @@ class Client(LedgerVerbs, CursorVerbs):
                 f"after={after!r} and since={since!r} exclude each other: leave one out; nothing was read"
             )
         # Refused here: with `follow` a log that does not exist is waited for, so
-        # an impossible name would wait for ever.
+        # an impossible name would wait without end.
         log_key_path(name)
         check_password(password)
         known = self._ledgers, self._logs, password

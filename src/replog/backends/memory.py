@@ -266,7 +266,7 @@ def open_storage(name: str = "", options: NoOptions | None = None) -> MemoryStor
 
 
 def forget(name: str) -> None:
-    """Gives up the memory of the storage of this name, as a disk that dies does. Unknown names are no error."""
+    """Gives up the memory of the storage of this name, as a disk that dies does. Unknown names are not an error."""
     with _named_lock:
         _named.pop(name, None)
 

@@ -124,7 +124,7 @@ class BackupDirectory:
                 for _ in ledger.blocks():
                     pass
         except (OSError, BackupDamagedError):
-            return None  # it is written anew
+            return None  # it is written again
         # Another cluster may have had a ledger of this id; its head has another time.
         if ledger.head != head:
             return None

@@ -1,6 +1,6 @@
 """Restoring logs from a back-up, with the positions that they had.
 
-The ledgers are written anew, with the same entries under the same ids and times, by ordinary writers: so they may have another
+The ledgers are written again, with the same entries under the same ids and times, by ordinary writers: so they may have another
 quorum, other bookies and another password. Their own ids are new. Segments keep their numbers. All ledgers of a log become part
 of it by one change of its record, as those of a job do (`append_ledgers`): a restore that is killed leaves no part of a log,
 only ledgers that the next one sweeps.

@@ -137,7 +137,7 @@ class Portal:
 
     @property
     def is_running(self) -> bool:
-        """Whether it takes calls: begun, neither left nor failed, and this is no fork of its process."""
+        """Whether it takes calls: begun, neither left nor failed, and this is not a fork of its process."""
         return self._nursery is not None and self._thread.is_alive() and os.getpid() == self._process_id
 
     @contextmanager
@@ -296,7 +296,7 @@ class Portal:
 
     async def _leave_after(self, owner: threading.Thread, leave: Callable[[], Awaitable[None]]) -> None:
         """Leaves the block if the thread that owns it has ended without leaving it."""
-        while owner.is_alive():  # noqa: ASYNC110 - a thread's end is no event
+        while owner.is_alive():  # noqa: ASYNC110 - a thread's end is not an event
             await trio.sleep(_LOOK_S)
         await leave()
 

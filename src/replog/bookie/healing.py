@@ -1,6 +1,6 @@
 """Ends the doubt of a bookie's storage, ledger by ledger, where that is safe (B8). See `replog.protocol.healing`.
 
-Entries that were lost are no matter of this: an audit finds them missing, and a repair copies them from other bookies.
+Lost entries are not found here: an audit finds them missing, and a repair copies them from other bookies.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ async def settle_doubt(server: BookieServer, metastore: Metastore, observe: Call
         server.doubt.raised += 1
         server.look_at_doubt()
     doubt = server.storage.doubt()
-    # What is left of a doubt that has ended, lost fences, is no news at each start.
+    # What is left of a doubt that has ended, lost fences, is not news at each start.
     if doubt.doubted_below:
         observe(StorageInDoubt(server.bookie_id, doubt))
         _log.warning(

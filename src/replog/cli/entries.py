@@ -301,7 +301,7 @@ def _as_text(data: bytes) -> tuple[str | None, str | None]:
 
 
 def as_time(timestamp_ns: int, timespec: str = "microseconds") -> str | None:
-    """A writer's clock as ISO 8601, in UTC; None if it is no valid time."""
+    """A writer's clock as ISO 8601, in UTC; None if it is not a valid time."""
     try:
         found = _EPOCH + timedelta(microseconds=timestamp_ns // 1000)
     except OverflowError:

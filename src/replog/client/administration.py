@@ -125,9 +125,9 @@ class RemoteBookie:
         try:
             found = json.loads(answer.detail)
         except (ValueError, RecursionError) as error:
-            raise self._nonsense(f"{_said(command)}: its answer is no JSON: {error}") from error
+            raise self._nonsense(f"{_said(command)}: its answer is not JSON: {error}") from error
         if not isinstance(found, dict):
-            raise self._nonsense(f"{_said(command)}: its answer is no JSON object")
+            raise self._nonsense(f"{_said(command)}: its answer is not a JSON object")
         return found
 
     def _nonsense(self, problem: str) -> AdministrationError:

@@ -84,7 +84,7 @@ class LedgerRecords:
             raise MetastoreUnavailableError(f"{what}: {error}") from error
 
     async def create_key(self, key: str, value: bytes) -> bool:
-        """Creates a key. False if it exists: also if an earlier request of this call has created it, whose answer was lost.
+        """Creates a key. False if it exists: even if an earlier request of this call has created it, whose answer was lost.
         Raises `MetastoreError`."""
         deadline = trio.current_time() + self.timeout_s
         while True:

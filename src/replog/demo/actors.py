@@ -36,7 +36,7 @@ class Actor:
         return int((self.last.get("confirmed") or self.last.get("followed") or {"entries": 0})["entries"])
 
     def hear(self, line: bytes) -> None:
-        """Take a line. One that is no report is left to the errors, which quote what was written last."""
+        """Take a line. One that is not a report is left to the errors, which quote what was written last."""
         if line.startswith(b'{"event": '):
             report = json.loads(line)
             self.first.setdefault(report["event"], report)

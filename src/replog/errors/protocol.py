@@ -20,7 +20,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side, or a disk, gave bytes that are no batch or message. Retry: another bookie. Outcome: unknown."""
+    """The other side, or a disk, gave bytes that are not a batch or message. Retry: another bookie. Outcome: unknown."""
 
 
 class EnvelopeError(RemoteProtocolError):

@@ -7,7 +7,7 @@ Rules:
   was sent; a size if it does not say how many bytes there are. So the segments that were closed last stay a while longer.
 - A segment goes once one of the limits lets it go.
 - A log's writer can see to it (`enforced`): until it is left, or deposed. What goes wrong is logged and tried again later, since
-  a log that is larger than it should be is no reason to stop appending to it.
+  a log that is larger than it should be is not a reason to stop appending to it.
 """
 
 from __future__ import annotations

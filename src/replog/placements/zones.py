@@ -72,7 +72,7 @@ class ZonesPlacement(PlacementPolicy):
         have = ", ".join(f"{zone}: {count}" for zone, count in sorted(counts.items(), key=str) if zone is not None)
         raise PlacementUnmetError(
             f"each write set of {quorum.write} bookies must span {self._at_least} zones (label {self._label}), and an ensemble "
-            f"of {quorum.ensemble} cannot with the bookies that are there ({have or 'none of them has this label'}): start "
+            f"of {quorum.ensemble} cannot with the usable bookies ({have or 'none of them has this label'}): start "
             f"bookies in other zones, ask for another quorum, or let the placement not be strict",
             needed=quorum.ensemble,
             usable=sorted(ids),

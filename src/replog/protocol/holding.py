@@ -73,7 +73,7 @@ def decode_holding(text: str, request: RangesRequest) -> Holding:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"an answer about ledger {request.ledger_id} that is no JSON: {error}") from error
+        raise RemoteProtocolError(f"an answer about ledger {request.ledger_id} that is not JSON: {error}") from error
     first, last = request.first_entry_id, request.last_entry_id
     try:
         through, denial = found["through"], Status(found["denial"])
@@ -98,5 +98,5 @@ def _checked(held: Any, first: int, through: Any) -> _Range:
     if any(type(number) is not int for number in (start, end, stride, through)):
         raise ValueError(f"{held!r} is not of whole numbers")
     if stride < 1 or not first <= start <= end <= through or (end - start) % stride:
-        raise ValueError(f"{held!r} is no range of {first} to {through}")
+        raise ValueError(f"{held!r} is not a range within {first} to {through}")
     return start, end, stride

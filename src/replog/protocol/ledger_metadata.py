@@ -211,6 +211,6 @@ class LedgerMetadata:
             gaps=gaps,
             state=LedgerState.CLOSED,
             last_entry_id=last_entry_id,
-            # Lengths and times of an unbounded ledger begin anew with each writer: what one of them knows is not the whole.
+            # Lengths and times of an unbounded ledger begin again with each writer: what one of them knows is not the whole.
             contents=None if self.is_unbounded else contents,
         )

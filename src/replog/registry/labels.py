@@ -27,7 +27,7 @@ class Labels:
         for name in self._plugins.origins:
             for implementation in self._implementations(name):
                 for label, value in self._of(name, implementation.function).items():
-                    # The same value from two plugins is no contradiction: both may ask the same cloud for the zone.
+                    # The same value from two plugins is not a contradiction: both may ask the same cloud for the zone.
                     if found.setdefault(label, value) != value:
                         problem = f"its label {label}={value} contradicts {label}={found[label]} of {givers[label]!r}"
                         raise self._plugins.refused(name, problem)

@@ -153,7 +153,7 @@ class RepairService:
         now_s = trio.current_time()
         for bookie_id in self._away_since_s.keys() - bookies.away:
             del self._away_since_s[bookie_id]
-        # By this service's own clock, and from when it first looked: one that was restarted waits anew.
+        # By this service's own clock, and from when it first looked: one that was restarted waits again.
         since_s = {each: self._away_since_s.setdefault(each, now_s) for each in bookies.away}
         return frozenset(each for each in since_s if now_s - since_s[each] >= self._times.away_after_s)
 

@@ -99,7 +99,7 @@ class ColumnReader:
         if payloads.null_count:
             return None  # tombstones
         try:
-            # Whoever wrote them: what is no UTF-8 is refused here.
+            # Any program may have written them: what is not UTF-8 is refused here.
             texts = payloads.cast(arrow.string())
             are_objects = compute.and_(compute.starts_with(texts, "{"), compute.ends_with(texts, "}"))
             joined = b"\n".join(payloads.to_pylist())

@@ -2,7 +2,7 @@
 
 Rules:
 - Each log gets the same share of a limit, and what one does not need goes to the others.
-- A limit of bytes lets at least one entry through, of the log whose turn it is: none waits for ever behind small ones.
+- A limit of bytes lets at least one entry through, of the log whose turn it is: none waits without end behind small ones.
 - No log is looked through further than a limit can reach.
 """
 

@@ -56,7 +56,7 @@ class Damages:
     def note(self, error: DamagedBatch, ledger_id: int, stamp: int, identity: tuple[int, int]) -> None:
         """Notes that a batch is unreadable. Called without the lock.
 
-        A batch that was deleted, or of which reads find a newer copy, is no damage; but its file is not compacted any more."""
+        A batch that was deleted, or of which reads find a newer copy, is not damage; but its file is not compacted any more."""
         first, last = identity
         location = error.location
         location.file.is_damaged = True

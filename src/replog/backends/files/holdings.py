@@ -16,7 +16,7 @@ _Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 
 def stored_ranges(contents: Contents, ledger_id: int) -> list[StoredRange]:
-    """As `Storage.ranges`. One page of the index at a time is in memory beside those that are there anyway."""
+    """As `Storage.ranges`. One page of the index at a time is in memory beside those that are in memory anyway."""
     while True:
         with contents.lock:
             ledger = contents.index.ledgers.get(ledger_id)

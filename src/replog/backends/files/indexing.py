@@ -163,7 +163,7 @@ def read_page(disk: Disk, section: Section) -> IndexPage | None:
         page = _page_at(disk, fd, section.page_offset, section.count, section.page_checksum)
     finally:
         disk.close(fd)
-    # What `write_index` asserted. Both checksums are right, so this is no damage.
+    # What `write_index` asserted. Both checksums are right, so this is not damage.
     assert page is None or _extent(page) == (section.first, section.last, section.last_first), "another section's page"
     return page
 

@@ -122,7 +122,7 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
         close_files(disk, [*files, *adopted.journals.values(), *adopted.entry_logs.values()])
         raise
     gone = {file.number for file in replay.unused}
-    # Prepared files that were never written are no part of the log; the pool makes the next one again.
+    # Prepared files that were never written are not part of the log; the pool makes the next one again.
     journals = {**adopted.journals, **{file.number: file for file in files if file.number not in gone}}
     return Opened(
         found,

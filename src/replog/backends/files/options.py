@@ -28,18 +28,18 @@ class FilesOptions:
     Reading. `open_files_max`: this many full files are kept open. `ledger_cache_bytes`: this much memory is for pages of
     the index of full files. `page_cache_bytes`: of the full files that are the log, so much of what was written last is left
     in the kernel's page cache, whole files at a time; older ones are dropped from it, and read from the disk if anybody
-    wants them. 0 is no limit: the kernel decides alone.
+    wants them. 0 means no limit: the kernel decides alone.
 
     Compaction (B6). A full file is rewritten when less of it than a threshold is still needed: `minor_compaction_threshold`,
     looked at every `minor_compaction_interval_s`, and `major_compaction_threshold`, every `major_compaction_interval_s`; the
     major one also puts journal files in which many ledgers alternate in the order of their ledgers. 0 for either turns
-    that kind off. `compaction_bytes_per_s` is copied at most; 0 is no limit. `entry_log_bytes`: how long a new entry log
+    that kind off. `compaction_bytes_per_s` is copied at most; 0 means no limit. `entry_log_bytes`: how long a new entry log
     becomes.
 
     Scrubbing. Everything stored is read and checked every `scrub_interval_s`, at most `scrub_bytes_per_s`; 0 for the interval
-    turns it off, 0 for the rate is no limit.
+    turns it off, 0 for the rate means no limit.
 
-    `expected_bookie_id`: refuse a directory of another identity, and an empty one (B4); "" takes what is there.
+    `expected_bookie_id`: refuse a directory of another identity, and an empty one (B4); "" accepts any identity.
     """
 
     journal_file_bytes: int = 64 << 20

@@ -24,7 +24,7 @@ class Closing(Exception):
 
 
 class Pace:
-    """So many bytes per second at most; 0 is no limit. And never the interpreter for long while there are commits: `traffic`
+    """So many bytes per second at most; 0 means no limit. And never the interpreter for long while there are commits: `traffic`
     counts them."""
 
     def __init__(self, bytes_per_s: int, closing: threading.Event, traffic: Callable[[], int]) -> None:

@@ -228,7 +228,7 @@ def scan_entry_log(disk: Disk, file: LogFile, identity: bytes) -> Iterator[Found
         if not record.is_intact:
             raise damaged(file, chain.offset, f"run {chain.position} doesn't match its checksum")
         found = list(batches_of(record, file))
-        # What `EntryLogWriter` asserts when it writes a run. Its checksum is right, so this is no damage.
+        # What `EntryLogWriter` asserts when it writes a run. Its checksum is right, so this is not damage.
         assert len({(batch.ledger_id, batch.stamp) for batch in found}) == 1, "a run is of one ledger and stamp"
         yield from found
         chain.advance(record)

@@ -276,12 +276,12 @@ class StorageReport:
 
     @property
     def live_share(self) -> float | None:
-        """Of its batches' bytes those that are needed, or None if that isn't known, or there is no batch."""
+        """Of its batches' bytes those that are needed, or None if that isn't known, or there are no batches."""
         return None if self.live_bytes is None or not self.batch_bytes else self.live_bytes / self.batch_bytes
 
 
 def report_batch(path: str, offset: int, data: bytes) -> BatchReport:
-    """The batch with these bytes. If they are no batch of this format, only its place and what is wrong."""
+    """The batch with these bytes. If they are not a batch of this format, only its place and what is wrong."""
     try:
         batch = decode(data)
     except RemoteProtocolError as error:

@@ -214,7 +214,7 @@ def identity_of(bookie_id: str) -> bytes:
 
 def new_bookie_id(expected: str, path: str) -> str:
     """A random identity. Raises `StorageIdentityError` if another one was expected: then this directory was wiped."""
-    # A bookie whose disk was wiped must not begin anew under its old identity: it would deny what it acknowledged (B4).
+    # A bookie whose disk was wiped must not begin again under its old identity: it would deny what it acknowledged (B4).
     if expected:
         raise StorageIdentityError(
             f"{path} is empty, expected the storage of {expected}",

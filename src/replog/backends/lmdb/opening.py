@@ -168,7 +168,7 @@ def _make(path: str, bookie_id: str) -> None:
 
 
 def _check_half_made(path: str) -> None:
-    """A storage is going to be made here. Refuses if what is there holds anything, or was not left by a crash."""
+    """Refuses to make a storage over one that holds anything, or that a crash did not leave half made."""
     data = f"{path}/{DATA_FILE}"
     if not os.path.exists(data) or is_half_made(data):
         return

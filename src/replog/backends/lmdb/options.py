@@ -20,7 +20,7 @@ class LMDBStorageOptions:
     single reads all over a storage that is larger than the memory.
     `scrub_interval_s`, `scrub_bytes_per_s`: everything stored is read and checked so long after the opening and after the
     last time, at most so much a second. An interval of 0 turns it off; a rate of 0 means no limit.
-    `expected_bookie_id`: refuse a directory of another identity, and an empty one (B4); "" takes what is there.
+    `expected_bookie_id`: refuse a directory of another identity, and an empty one (B4); "" accepts any identity.
     """
 
     map_bytes: int = 256 << 20

@@ -188,7 +188,7 @@ def preview(payload: bytes) -> tuple[str, str]:
     """The start of a payload: as "utf8" if it is text all of which can be shown, else as "hex"."""
     start = payload[:_PREVIEW_BYTES]
     try:
-        # Incremental: the preview may end in the middle of a character, which is no fault of a longer payload.
+        # Incremental: the preview may end in the middle of a character, which is not a fault of a longer payload.
         text = codecs.getincrementaldecoder("utf-8")().decode(start, final=len(payload) <= _PREVIEW_BYTES)
     except UnicodeDecodeError:
         return "hex", start.hex()

@@ -83,7 +83,7 @@ class ZooKeeperMetastore(Metastore):
         path, data = self._paths.node(key), encode_value(value)
 
         async def work(call: Call) -> int:
-            # A node that exists may be a placeholder, which is no key; or it is gone when it is looked at.
+            # A node that exists may be a placeholder, which is not a key; or it is gone when it is looked at.
             while not await create_node(call, self._paths, path, data):
                 found = (await call.ask(requests.exists(path)))[-1]
                 stat = good(call, found)

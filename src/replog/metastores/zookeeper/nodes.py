@@ -111,7 +111,7 @@ async def read_all(call: Call, directory: str, wanted: list[str]) -> list[tuple[
 
 async def conflict(call: Call, key: str, path: str, expected: int) -> KeyNotFoundError | VersionConflictError:
     """Why a change that expected this version failed."""
-    # Looked up after the change failed, so it may have changed once more: the error is about what is there now.
+    # Looked up after the change failed, so it may have changed once more: the error is about the node as it is now.
     stat = good(call, (await call.ask(requests.exists(path)))[-1])
     if stat is None or not stat.dataLength:
         return KeyNotFoundError(key, "it does not exist: nothing was written")

@@ -301,7 +301,7 @@ class SimulatedTransport(Transport):
             raise BookieUnreachableError(address, "no bookie listens there")
         await network.passage(self._process, listener.process)
         await network.passage(listener.process, self._process)
-        # Looked at again after the way there and back: the bookie may have died or started anew meanwhile.
+        # Looked at again after the way there and back: the bookie may have died or started again meanwhile.
         if network.listeners.get(address) is not listener or not network.world.is_up(listener.process):
             raise BookieUnreachableError(address, "the bookie stopped meanwhile")
         if self._process in network.world.dead:

@@ -27,7 +27,7 @@ class Unreadable(Exception):
 
     @property
     def problem(self) -> Problem:
-        """This, as a report. A file that is gone was recycled by a bookie that runs: that is no damage."""
+        """This, as a report. A file that is gone was recycled by a bookie that runs: that is not damage."""
         if self.is_gone:
             return Problem(self.path, 0, "gone", "it was removed or renamed since its name was read")
         return Problem(self.path, self.offset, "unreadable", self.reason)

@@ -278,7 +278,7 @@ def read_file_header(file: InspectedFile, number: int | None, identity: bytes | 
         reason = f"it is file {header.number}, misnamed"
     if header is not None and not reason:
         return header
-    # Recycling renames a file before it overwrites it: then another header is no damage.
+    # Recycling renames a file before it overwrites it: then another header is not damage.
     if not file.is_in_place():
         return Problem(file.path, 0, "gone", "it was used again since its name was read")
     return Problem(file.path, 0, "damage", reason)
