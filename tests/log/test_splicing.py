@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -14,6 +17,7 @@ from replog.protocol.additions import Addition, AppendRequest
 from replog.protocol.model import Position
 from replog.records.encoding import encode
 from replog.records.paths import log_leaders_key_path
+from replog.testing import FaultyMetastore
 from tests.kit import cluster, read_log
 
 QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
@@ -41,6 +45,35 @@ async def test_leader_stays_when_ledgers_are_added() -> None:
             assert told == LedgersSpliced("log", 2, tuple(ledger_ids), log.ledger_id)
             assert (await other.log_metadata("log")).requests == ()
         assert await read_log(client) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+class LateAnswers(FaultyMetastore):
+    """A metastore whose answers to changes of the log's record come late."""
+
+    late_s = 0.0
+
+    async def put(self, key: str, value: bytes, expected: int) -> int:
+        version = await super().put(key, value, expected)
+        if key == "logs/log":
+            await trio.sleep(self.late_s)
+        return version
+
+
+@pytest.mark.parametrize("late_s", [1.0, 8.0])
+async def test_append_is_behind_a_commit_when_the_leader_hears_late(late_s: float) -> None:
+    """The leader's change is written, and it goes on in the ledger before until it has the answer (L10)."""
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        slow = LateAnswers(world.metastore)
+        patient = attrs.evolve(QUICK, metastore_timeout_s=20.0)
+        async with world.client(patient, metastore=slow) as leading:
+            with suppress(FencedError):  # if it hangs for longer than the committer has patience
+                async with leading.write_log("log") as log:
+                    await log.append(b"1")
+                    await trio.testing.wait_all_tasks_blocked()
+                    slow.late_s = late_s
+                    assert (await other.append_ledgers("log", [await written(other, b"2")])).is_new
+                    await log.append(b"3")
+        assert await read_log(client) == [b"1", b"2", b"3"][: 3 if late_s < 5.0 else 2]
 
 
 @pytest.mark.parametrize("ledgers", ["bounded", "unbounded"])

@@ -8,7 +8,7 @@ import attrs
 
 from replog.errors import JobAbandonedError, LedgerNotFoundError, LedgerRefusedError
 from replog.protocol.additions import Addition, AppendRequest, Transaction
-from replog.protocol.appending import AwaitAnswer, FindLeader, FindSegments, LogAppending
+from replog.protocol.appending import AwaitAnswer, AwaitClosed, FindLeader, FindSegments, LogAppending
 from replog.protocol.chaining import LogMachine
 from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.log_effects import CheckLedgers, LogEffect, WriteLog
@@ -67,7 +67,8 @@ class JobActor(LogActor):
     patience = 0
 
     def __init__(self, cluster: Cluster, machine: LogMachine) -> None:
-        self.fenced: list[int] = []  # the log's ledgers that it closed
+        self.fenced: list[int] = []  # the log's ledgers that it closed, to add its own
+        self.closed_late: list[int] = []  # those that it closed because the leader that had added its own did not
         super().__init__(cluster, machine)
 
     def _cas(self, effect: WriteLog) -> int | None:
@@ -81,7 +82,8 @@ class JobActor(LogActor):
         return version
 
     def _recover(self, ledger_id: int) -> Tell:
-        self.fenced.append(ledger_id)
+        is_added = isinstance(self.machine, LogAppending) and self.machine.is_new
+        (self.closed_late if is_added else self.fenced).append(ledger_id)
         return super()._recover(ledger_id)
 
     def step(self) -> None:
@@ -127,16 +129,25 @@ class JobActor(LogActor):
         if isinstance(effect, AwaitAnswer) and self.cluster.logs[NAME][1] == effect.version and self.patience:
             self.patience -= 1
             return _Wait(effect)
-        if isinstance(effect, FindSegments | FindLeader | AwaitAnswer):
+        if isinstance(effect, AwaitClosed) and self._open_of(effect) and self.patience:
+            self.patience -= 1
+            return _Wait(effect)
+        if isinstance(effect, FindSegments | FindLeader | AwaitAnswer | AwaitClosed):
             self._look(effect)
             return _Wait(None)
         return None
 
-    def _look(self, effect: FindSegments | FindLeader | AwaitAnswer) -> None:
+    def _open_of(self, effect: AwaitClosed) -> list[int]:
+        known = [each for each in effect.ledger_ids if each in self.cluster.records]
+        return [each for each in known if self.cluster.metadata(each).state is not LedgerState.CLOSED]
+
+    def _look(self, effect: FindSegments | FindLeader | AwaitAnswer | AwaitClosed) -> None:
         if isinstance(effect, FindLeader):
             self.machine.leader_found(is_led=self.is_led)
         elif isinstance(effect, AwaitAnswer):
             self.machine.answer_awaited(is_patient=self.cluster.logs[NAME][1] != effect.version)
+        elif isinstance(effect, AwaitClosed):
+            self.machine.closing_awaited(self._open_of(effect))
         else:
             first = self.cluster.logs[NAME][0].first_segment_number
             paged = [each for _, page in sorted(self.cluster.log_pages.items()) for each in page]

@@ -157,16 +157,14 @@ class Schedule:
                 )
 
     def closed_before(self, changed: LogChanged, machine: LogTakeover | LogAppending) -> None:
-        """L1, L8: whoever led before is fenced, once a takeover or a job's commit is done."""
+        """L1, L8, L10: nothing before is open any more, once a takeover or a job's commit is done."""
         segments = machine.segments if isinstance(machine, LogAppending) else ()
         added = [each.number for each in segments]
-        if added and tuple(each.ledger_id for each in segments) in self.cluster.answered.values():
-            return  # a leader added them, and stays (L10)
         added = added or [number for number, ledger_id in self.numbers.items() if ledger_id == changed.ledger_id]
         for number, ledger_id in self.numbers.items():
             if ledger_id in self.cluster.records and number < min(added, default=0):
                 state = self.cluster.metadata(ledger_id).state
-                require(state is LedgerState.CLOSED, f"segment {number} is {state} behind a takeover (L8)")
+                require(state is LedgerState.CLOSED, f"segment {number} is {state}, before one of {added} (L8, L10)")
 
     def look(self) -> None:
         """What holds at every moment."""
@@ -371,6 +369,13 @@ MUTANTS = [
         100,
     ),
     Mutant(
+        "told-while-open",
+        "L10",
+        "a committer is told while the leader that added its ledgers may not know, and appends before them",
+        (Patch(LogAppending, "_settle", "if before:", "if False:"),),
+        100,
+    ),
+    Mutant(
         "add-forgets-transaction",
         "M1",
         "a transaction is looked for only at first",
@@ -510,6 +515,7 @@ def test_calls_after_the_end_change_nothing() -> None:
             machine.segments_found([])
             machine.leader_found(is_led=True)
             machine.answer_awaited(is_patient=True)
+            machine.closing_awaited([1])
         else:
             machine.ledgers_condemned()
             machine.ledgers_deleted((1,))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from replog.errors import FencedError, JobAbandonedError, MetastoreUncertainError
-from replog.protocol.appending import AwaitAnswer, FindLeader, FindSegments
+from replog.errors import FencedError, JobAbandonedError, MetastoreUncertainError, RecoveryUndecidedError
+from replog.protocol.appending import AwaitAnswer, AwaitClosed, FindLeader, FindSegments
 from replog.protocol.log_effects import CheckLedgers, CreateLedger, RecoverLedger, WriteLog
 from replog.protocol.model import LedgerState, LogMetadata
 from replog.protocol.rolling import LogRolling
@@ -74,14 +74,60 @@ def test_l10_one_change_adds_the_ledgers_and_the_leaders_next() -> None:
     assert commit.fenced == []
 
 
+def test_l10_the_committer_is_told_when_the_ledger_before_is_closed() -> None:
+    """The leader has not heard yet that its change was written: until then it appends before the job's rows."""
+    led = asked()
+    answering(led.cluster).finish()
+    commit = led.commit.until(AwaitClosed)
+    assert commit.changed is None
+    led.cluster.recovery(led.old, nonce="close").recover()
+    assert commit.finish().machine.is_new
+    assert commit.fenced == []
+
+
+def test_l10_a_leader_that_never_closes_the_ledger_before_is_fenced() -> None:
+    led = asked()
+    answering(led.cluster).finish()
+    led.commit.until(AwaitClosed)
+    led.commit.patience = 0
+    commit = led.commit.finish()
+    assert commit.machine.is_new
+    assert (commit.fenced, commit.closed_late) == ([], [led.old])
+    assert led.state(led.old) is LedgerState.CLOSED
+
+
+def test_l10_ledgers_that_were_added_are_added_even_if_nobody_can_be_fenced() -> None:
+    led = asked()
+    answering(led.cluster).finish()
+    commit = led.commit.until(AwaitClosed)
+    commit.patience = 0
+    commit.until(RecoverLedger)
+    commit.machine.abandon(RecoveryUndecidedError(led.old, "they are away"))
+    commit.collect()
+    assert commit.error is None
+    assert commit.changed is not None
+    assert commit.machine.is_new
+
+
+def test_l10_a_repetition_waits_as_well_and_fences_nobody() -> None:
+    led = asked()
+    answering(led.cluster).finish()
+    again = adding(led.cluster, [write_ledger(led.cluster, "again")], ("t", 1), nonce="a2", patience=PATIENT)
+    again.until(AwaitClosed)
+    again.patience = 0
+    again.finish()
+    assert again.changed is not None
+    assert not again.machine.is_new
+    assert (again.fenced, again.closed_late) == ([], [])
+
+
 def test_l10_the_leaders_answer_comes_before_the_withdrawal() -> None:
     led = asked(patience=0)
     out_of_patience(led)
     answering(led.cluster).finish()
     commit = led.commit.finish()
     assert commit.machine.is_new
-    assert commit.fenced == []
-    assert led.state(led.old) is LedgerState.OPEN
+    assert (commit.fenced, commit.closed_late) == ([], [led.old])
 
 
 def test_l10_a_withdrawn_request_is_not_answered() -> None:

@@ -30,7 +30,7 @@ from replog.errors import (
 )
 from replog.log.checking import AT_ONCE, JOB_KEY, REFUSALS, check_ledgers, condemn
 from replog.log.log_records import LogRecords
-from replog.protocol.appending import AwaitAnswer, FindLeader, FindSegments, LogAppending
+from replog.protocol.appending import AwaitAnswer, AwaitClosed, FindLeader, FindSegments, LogAppending
 from replog.protocol.chaining import LogMachine, LogTakeover
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
 from replog.protocol.log_effects import (
@@ -50,7 +50,13 @@ from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Pend
 from replog.protocol.rolling import LogRolling
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
 from replog.records.encoding import encode
-from replog.records.paths import log_key_path, log_leaders_key_path, log_page_key_path, log_pending_key_path
+from replog.records.paths import (
+    ledger_key_path,
+    log_key_path,
+    log_leaders_key_path,
+    log_page_key_path,
+    log_pending_key_path,
+)
 from replog.runtime.nursery import for_each
 
 PENDING_KEPT_S = 600.0  # a request to create a ledger that is older than this never arrives any more
@@ -245,6 +251,22 @@ class LogDriver:
             with trio.move_on_at(waits.asked_at_s + waits.patience_s) as waiting:
                 await self._store.metastore.wait_changed(log_key_path(effect.log_name), effect.version)
             machine.answer_awaited(is_patient=not waiting.cancelled_caught)
+        elif isinstance(effect, AwaitClosed):
+            still_open = list(effect.ledger_ids)
+            with trio.move_on_after(waits.patience_s):
+                while still_open:
+                    await self._until_closed(still_open[-1])
+                    still_open.pop()
+            machine.closing_awaited(still_open)
+
+    async def _until_closed(self, ledger_id: int) -> None:
+        """Returns when the ledger is closed, or gone."""
+        with suppress(LedgerNotFoundError):
+            while True:
+                metadata, version = await self._store.get(ledger_id)
+                if metadata.state is LedgerState.CLOSED:
+                    return
+                await self._store.metastore.wait_changed(ledger_key_path(ledger_id), version)
 
     async def _perform_sweep(self, effect: LogEffect, machine: LogSweeping) -> None:
         if isinstance(effect, CondemnLedgers):

@@ -6,6 +6,9 @@ it waits (M3). If nobody leads, or the leader does not answer in time, the addit
 two ledgers of the list are fenced and closed, and all that may be open (L8), so a writer of the log is deposed. Before that,
 the request is taken out of the record, by a CAS: so either the leader has answered, or it never will.
 
+The answer of the metastore to the leader's roll may come late, and until then the leader appends to its ledger before the
+added ones. So the addition is not done before that ledger is closed: by the leader, or, once patience is over, by the committer.
+
 The ledgers are looked at *after* the head was read, and the CAS is upon that version: a sweep that condemns one of them
 changes the head afterwards, so either this CAS fails, or the sweep finds the ledger in the list (`sweeping`).
 
@@ -17,17 +20,18 @@ Invariants:
 - After a change whose answer was lost, and after a request, nothing is added before it is known whether the log names the
   ledgers already (M1, L10).
 - No ledger of the log is closed while the record may have the request (L10).
+- When it is done, no entry is confirmed any more before the added ledgers that was not before (L10).
 - From DONE on, every call changes nothing.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 
-from replog.errors import LedgerNotFoundError, MetastoreUncertainError
+from replog.errors import LedgerNotFoundError, MetastoreUncertainError, ReplogError
 from replog.protocol.additions import Addition as Addition
 from replog.protocol.additions import AppendRequest
 from replog.protocol.admitting import refusal, with_addition
@@ -50,6 +54,7 @@ class _Stage(enum.Enum):
     RECOVERING = enum.auto()  # the last ledgers of the log are being closed
     WRITING = enum.auto()  # the head is being written
     FINDING = enum.auto()  # whether the ledgers were added is being looked up in the log's pages
+    SETTLING = enum.auto()  # they are in the log; the ledger of the leader that added them is being closed
     DONE = enum.auto()
 
 
@@ -70,7 +75,8 @@ TRANSITIONS: Transitions[_Stage] = {
     (_Stage.READING, "in doubt"): _Stage.FINDING,
     **from_each((_Stage.READING, _Stage.FINDING), "not added", _Stage.READING),
     (_Stage.FINDING, "page gone"): _Stage.READING,
-    **from_each((_Stage.READING, _Stage.WRITING, _Stage.FINDING), "change written", _Stage.DONE),
+    **from_each((_Stage.READING, _Stage.FINDING), "open before", _Stage.SETTLING),
+    **from_each((_Stage.READING, _Stage.WRITING, _Stage.FINDING, _Stage.SETTLING), "change written", _Stage.DONE),
     **from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE),
 }
 
@@ -89,6 +95,14 @@ class AwaitAnswer(LogEffect):
 
     log_name: str
     version: int
+
+
+@attrs.define
+class AwaitClosed(LogEffect):
+    """Wait until these ledgers are closed or gone, or for as long as the committer has patience with the leader. Answer:
+    `closing_awaited`, with those that are still open."""
+
+    ledger_ids: tuple[int, ...]
 
 
 @attrs.define
@@ -159,7 +173,7 @@ class LogAppending(LogMachine):
         log, wanted = self.metadata, self._addition
         is_log = self._change.version is not None and not log.is_deleted
         if is_log and wanted.transaction is not None and log.has_committed(wanted.transaction):
-            self._finish(None)
+            self._settle(log.next_segment_number - 1)
             return
         pages, head = self._ready(self._now_ms)
         problem = refusal(log, head, wanted)
@@ -212,13 +226,18 @@ class LogAppending(LogMachine):
     def ledger_recovered(self, ledger_id: int, contents: Contents | None = None) -> None:
         """This ledger of the log is closed: nothing more is ever confirmed in it. `contents` is what it holds, if that is
         known."""
-        if self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
+        if self._stage is _Stage.SETTLING:
+            self._closed_before(ledger_id)
+        elif self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
             self._learn(ledger_id, contents)
             self._to_recover.remove(ledger_id)
             self._write_when_recovered()
 
     def ledger_missing(self, ledger_id: int) -> None:
         """This ledger of the log does not exist: somebody trimmed the log meanwhile, so the list must have changed."""
+        if self._stage is _Stage.SETTLING:
+            self._closed_before(ledger_id)
+            return
         if self._stage is not _Stage.RECOVERING or ledger_id not in self._to_recover:
             return
         if self._missing == (ledger_id, self._change.version):
@@ -349,8 +368,41 @@ class LogAppending(LogMachine):
         first = first or 0
         self.is_new, self.segments = True, tuple(segments[first : first + len(wanted)])
         assert tuple(each.ledger_id for each in self.segments) == wanted, "all ledgers are added, in one piece"
-        self._finish(None)
+        self._settle(self.segments[0].number if self.segments else 0)
         return True
+
+    def _settle(self, end: int) -> None:
+        """Finishes once nothing is open before this segment."""
+        log = self.metadata
+        before = tuple(each.ledger_id for each in log.segments if log.first_open_number <= each.number < end)
+        if before:
+            self._move("open before")
+            self._effects.append(AwaitClosed(before))
+        else:
+            self._finish(None)
+
+    def closing_awaited(self, still_open: Collection[int]) -> None:
+        """Which of the ledgers before the added ones are still open."""
+        if self._stage is not _Stage.SETTLING:
+            return
+        # A repetition has changed nothing, so it fences nobody either.
+        self._to_recover = list(still_open) if self.is_new else []
+        self._effects += [RecoverLedger(ledger_id) for ledger_id in self._to_recover]
+        if not self._to_recover:
+            self._finish(None)
+
+    def _closed_before(self, ledger_id: int) -> None:
+        if ledger_id in self._to_recover:
+            self._to_recover.remove(ledger_id)
+            if not self._to_recover:
+                self._finish(None)
+
+    def abandon(self, error: ReplogError) -> None:
+        """As `LogMachine.abandon`. What the log names is added, whatever fails after that."""
+        if self._stage is _Stage.SETTLING:
+            self._finish(None)
+        else:
+            super().abandon(error)
 
     def _move(self, event: str) -> None:
         self._stage = after(TRANSITIONS, self._stage, event)
