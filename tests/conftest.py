@@ -18,22 +18,23 @@ from tests.servers.spark import spark as spark
 from tests.servers.spark import spark_bookies as spark_bookies
 from tests.servers.spark import spark_log as spark_log
 
-pytest_plugins = ["tests.lanes.costs", "tests.lanes.fast", "tests.lanes.long", "tests.lanes.order"]
+pytest_plugins = [f"tests.lanes.{name}" for name in ("costs", "fast", "garbage", "long", "order")]
 
 
 # Of Hypothesis, for each test: every run draws new ones, and the long lane as many as Hypothesis itself would.
-EXAMPLES, EXAMPLES_LONG = 40, 100
+EXAMPLES_FAST, EXAMPLES, EXAMPLES_LONG = 15, 40, 100
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C interrupts, also where the shell started the tests in the background and had them ignore it. An example of
     Hypothesis may take as long as it takes, to be made and to run: how busy the machine is says nothing about what is tested."""
     is_long = config.getoption("long") and not config.getoption("sample")
+    few = EXAMPLES_FAST if config.getoption("fast") else EXAMPLES
     settings.register_profile(
         "replog",
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
-        max_examples=EXAMPLES_LONG if is_long else EXAMPLES,
+        max_examples=EXAMPLES_LONG if is_long else few,
     )
     settings.load_profile("replog")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import attrs
+import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = {path.relative_to(ROOT / "src").as_posix(): path for path in sorted((ROOT / "src").rglob("*.py"))}
@@ -64,6 +65,20 @@ def parsed(name: str) -> ast.Module:
 
 
 @cache
+def nodes(name: str) -> list[ast.AST]:
+    """All nodes of a source: to walk through all sources takes most of a second, and nearly each rule does."""
+    return list(ast.walk(parsed(name)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sources_are_forgotten() -> Iterator[None]:
+    """A million objects, which Python would look through for garbage as long as the process lives."""
+    yield
+    for each in (parsed, nodes):
+        each.cache_clear()
+
+
+@cache
 def text_of(name: str) -> str:
     return SOURCES[name].read_text(encoding="utf-8")
 
@@ -88,7 +103,7 @@ def test_files_are_short() -> None:
 def test_functions_fit_on_a_screen() -> None:
     too_long = []
     for name in SOURCES:
-        for each in ast.walk(parsed(name)):
+        for each in nodes(name):
             if isinstance(each, Function):
                 lines = (each.end_lineno or each.lineno) - each.lineno + 1
                 if lines > FUNCTION_LINES_MAX:
@@ -101,7 +116,7 @@ def test_the_library_does_not_print() -> None:
         f"{name}:{call.lineno}"
         for name in SOURCES
         if not name.removesuffix(".py").startswith(MAY_PRINT)
-        for call in ast.walk(parsed(name))
+        for call in nodes(name)
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"
     ]
     assert_none(prints)
@@ -119,7 +134,7 @@ def catches_everything(handler: ast.ExceptHandler) -> bool:
 def test_errors_are_caught_by_name() -> None:
     found: dict[str, list[int]] = {}
     for name in SOURCES:
-        for each in ast.walk(parsed(name)):
+        for each in nodes(name):
             if isinstance(each, ast.ExceptHandler) and catches_everything(each):
                 found.setdefault(name, []).append(each.lineno)
     assert_none(f"{name}: lines {lines}" for name, lines in found.items() if name not in MAY_CATCH_EVERYTHING)
@@ -127,9 +142,9 @@ def test_errors_are_caught_by_name() -> None:
     assert no_longer == set(), "these no longer catch everything: take them off MAY_CATCH_EVERYTHING"
 
 
-def named_in(tree: ast.Module) -> Iterator[str]:
+def named_in(found: Iterable[ast.AST]) -> Iterator[str]:
     """The names of classes, functions and their arguments, attributes, class variables and module variables."""
-    for node in ast.walk(tree):
+    for node in found:
         match node:
             case ast.ClassDef(name=name) | ast.Attribute(attr=name, ctx=ast.Store()):
                 yield name
@@ -147,7 +162,7 @@ def test_public_names_are_spelled_out() -> None:
     abbreviated = [
         f"{name}: {each}"
         for name in SOURCES
-        for each in sorted(set(named_in(parsed(name))))
+        for each in sorted(set(named_in(nodes(name))))
         if not each.startswith("_") and ABBREVIATIONS & set(each.lower().split("_"))
     ]
     assert_none(abbreviated)
@@ -181,8 +196,8 @@ def test_the_public_api_has_docstrings() -> None:
     assert_none(each for module in PUBLIC_MODULES for each in without_docstrings(module))
 
 
-def replog_imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def replog_imports(found: Iterable[ast.AST]) -> Iterator[str]:
+    for node in found:
         match node:
             case ast.Import(names=names):
                 yield from (each.name for each in names)
@@ -195,7 +210,7 @@ def replog_imports(tree: ast.Module) -> Iterator[str]:
 def test_plugins_know_only_the_seams() -> None:
     beyond = []
     for path in PLUGIN_SOURCES:
-        imported = replog_imports(ast.parse(path.read_text(encoding="utf-8")))
+        imported = replog_imports(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         of_replog = {".".join(each.split(".")[:2]) for each in imported if each.split(".")[0] == "replog"}
         beyond += [f"{path.relative_to(ROOT)}: {each}" for each in sorted(of_replog - SEAMS)]
     assert_none(beyond)
@@ -218,8 +233,8 @@ OF_ONE_SYSTEM = {
 SEAM_OF_SYSTEMS = "replog/runtime/platform.py"
 
 
-def of_one_system(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+def of_one_system(found: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    for node in found:
         match node:
             case ast.Attribute(value=ast.Name(id=module), attr=name) if name in OF_ONE_SYSTEM.get(module, "").split():
                 yield node.lineno, f"{module}.{name}"
@@ -232,12 +247,12 @@ def of_one_system(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_only_one_module_names_what_not_every_system_has() -> None:
-    assert list(of_one_system(parsed(SEAM_OF_SYSTEMS))), "the test sees nothing"
+    assert list(of_one_system(nodes(SEAM_OF_SYSTEMS))), "the test sees nothing"
     found = [
         f"{name}:{line}: {what}"
         for name in SOURCES
         if name != SEAM_OF_SYSTEMS
-        for line, what in of_one_system(parsed(name))
+        for line, what in of_one_system(nodes(name))
     ]
     assert_none(found)
 
@@ -301,12 +316,12 @@ def is_record(node: ast.ClassDef) -> bool:
 
 
 def classes_in(path: str) -> Iterator[Class]:
-    tree, module = parsed(path), module_name(path)
-    names = {node.name: f"{module}.{node.name}" for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    for node in ast.walk(tree):
+    found, module = nodes(path), module_name(path)
+    names = {node.name: f"{module}.{node.name}" for node in found if isinstance(node, ast.ClassDef)}
+    for node in found:
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
-    for node in ast.walk(tree):
+    for node in found:
         if isinstance(node, ast.ClassDef):
             spelled = [ast.unparse(base).split("[")[0] for base in node.bases]
             functions = [each for each in node.body if isinstance(each, Function)]
@@ -348,7 +363,7 @@ def is_exception(of: Class) -> bool:
 @cache
 def called_or_passed() -> frozenset[str]:
     """Names that are called somewhere, or passed to a call: classes among them are used as they are."""
-    calls = [node for path in SOURCES for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
+    calls = [node for path in SOURCES for node in nodes(path) if isinstance(node, ast.Call)]
     return frozenset(each.id for call in calls for each in (call.func, *call.args) if isinstance(each, ast.Name))
 
 

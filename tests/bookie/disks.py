@@ -45,7 +45,7 @@ class SmallStorage(FaultyStorage):
         if gate is None:
             return
         self.begun[name].set()
-        for _ in range(1000):
+        for _ in range(6000):  # a minute, of a busy machine
             if gate.wait(0.01) or (is_long and self._closed.is_set()):
                 return
         raise AssertionError(f"a test forgot the gate of {name}")

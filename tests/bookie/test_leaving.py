@@ -51,6 +51,7 @@ async def left_bookie(options: BookieOptions) -> AsyncIterator[Left]:
         yield left
 
 
+@pytest.mark.slow
 async def test_the_storage_is_closed_when_nobody_is_in_it() -> None:
     async with left_bookie(PATIENT) as left:
         assert (await left.asker.ask(add(a_batch(0)))).status is Status.OK

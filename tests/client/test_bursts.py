@@ -14,11 +14,12 @@ import replog
 from replog.protocol.messages import ReadLastAddConfirmedRequest, Request, Response, WriteLastAddConfirmedRequest
 from replog.protocol.quorum import Quorum
 from tests.kit import Cluster, cluster, settle
+from tests.lanes.seeds import some
 
 HALF_ROUND_S = 0.001  # requests take as long on their way, answers no time
 AT_ONCE_S = 0.01
 IDLE_S = 60.0  # until an idle writer publishes by its own: longer than any of these tests
-QUORUMS = [Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(5, 3, 2), Quorum(4, 2, 2)]
+QUORUMS = some([Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(5, 3, 2), Quorum(4, 2, 2)], fast=2)
 OPTIONS = replog.ClientOptions(explicit_last_add_confirmed_after_s=IDLE_S)
 
 

@@ -5,7 +5,7 @@ It counts as one that failed: nobody else's result changes, nothing hangs, and n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -130,15 +130,17 @@ def is_word_of_a_bookie(scene: str, altered: str) -> bool:
     return altered == "always FENCED" and scene in ("write", "recover", "follow")
 
 
-CASES = [
-    (scene, altered)
-    for scene in SCENES
-    for altered in ALTERED
-    if not is_word_of_a_bookie(scene, altered) and not (scene == "write" and altered in LIES_ABOUT_STORING)
-]
+def cases() -> Iterator[Any]:
+    """Each answer in half of the scenes, and each scene with half of the answers; the others in the long lane."""
+    for scene_number, scene in enumerate(SCENES):
+        for number, altered in enumerate(ALTERED):
+            if is_word_of_a_bookie(scene, altered) or (scene == "write" and altered in LIES_ABOUT_STORING):
+                continue
+            is_left_out = (number + scene_number) % 2
+            yield pytest.param(scene, altered, marks=[pytest.mark.long(is_sampled=False)] if is_left_out else [])
 
 
-@pytest.mark.parametrize(("scene", "altered"), CASES)
+@pytest.mark.parametrize(("scene", "altered"), list(cases()))
 async def test_one_bookies_nonsense_changes_nothing(
     scene: str, altered: str, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -14,6 +14,7 @@ from replog.protocol.model import Position
 from replog.records.paths import log_cursor_key_path
 from replog.testing import Fault
 from tests.kit import Cluster, cluster
+from tests.lanes.seeds import seeds
 from tests.log.test_cursors import CURSORS, QUICK, fill
 
 
@@ -92,7 +93,7 @@ async def test_lost_cursor_does_not_deny_a_lost_answer(autojump_clock: trio.test
             assert taken
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4, fast=2))
 async def test_workers_that_take_over_at_once_share_nothing(seed: int, autojump_clock: trio.testing.MockClock) -> None:
     """Five take the same cursor again and again, each without waiting: what is committed is never given out again, and no
     record is left out."""

@@ -160,15 +160,16 @@ async def test_a_position_beyond_the_end_of_a_new_log_is_none(autojump_clock: tr
                 pass
 
 
+@pytest.mark.sized
 @pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE])
 async def test_a_deletion_with_a_lost_answer_spares_the_next_log(
-    fault: Fault, autojump_clock: trio.testing.MockClock
+    fault: Fault, is_long: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     """M1: whoever deletes reads back, and finds a log. Is it the one that was meant?"""
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         await write(client, b"a")
         world.metastore.delay_s = 0.01
-        for delay_ms in range(0, 60, 4):
+        for delay_ms in range(0, 60, 4 if is_long else 12):
             world.metastore.fail_next("put", fault, under=log_key_path("log"))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.delete_log, "log")

@@ -161,7 +161,7 @@ async def test_a_follower_has_one_long_poll_at_each_bookie(
         assert max(polls) < 700
 
 
-@pytest.mark.parametrize("seed", seeds(10, few=3))
+@pytest.mark.parametrize("seed", seeds(10, few=2, fast=1))
 async def test_a_follower_sees_each_entry_once_under_faults(autojump_clock: trio.testing.MockClock, seed: int) -> None:
     """Bookies that lag, are silent, come back and are replaced; the reader is cancelled now and then."""
     chance = Random(seed)

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from replog.errors import PayloadTooLargeError, RemoteProtocolError
@@ -27,6 +27,7 @@ from replog.protocol.batch import (
 )
 from replog.protocol.compression import Compressor
 from replog.protocol.digest import CODE_SIZES, Digest, DigestType
+from tests.lanes.seeds import examples
 
 CRC = Digest(DigestType.CRC32C, 7, b"secret")
 KEYED = Digest(DigestType.HMAC_SHA256, 7, b"secret")
@@ -63,7 +64,7 @@ payload_lists = uneven | even | large
 # -- round trips ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@examples(5)
 @given(
     payloads=payload_lists,
     digest=st.sampled_from([CRC, KEYED]),
@@ -158,7 +159,7 @@ def survives(data: bytes) -> None:
         assert b"".join(payloads) == bytes(batch.arrow_buffers()[1])
 
 
-@settings(max_examples=300)
+@examples(8)
 @given(data=st.binary(max_size=300))
 @example(b"")
 @example(b"rlog")
@@ -167,7 +168,7 @@ def test_any_bytes_are_survived(data: bytes) -> None:
     survives((b"rlog\x01\x01" + data).ljust(HEADER.size, b"\0"))
 
 
-@settings(max_examples=400)
+@examples(10)
 @given(
     payloads=payload_lists,
     digest=st.sampled_from([CRC, KEYED]),
@@ -199,7 +200,7 @@ def test_any_mutation_is_survived(
     survives(bytes(data))
 
 
-@settings(max_examples=200)
+@examples(5)
 @given(
     fields=st.tuples(
         st.sampled_from([b"rlog", b"rlo\0"]),
@@ -316,6 +317,7 @@ def test_no_claimed_size_is_allocated() -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_reading_many_shapes_of_batches_keeps_no_memory() -> None:
     """What is cached to read even lengths fast stays small, however large and however different the batches are."""
     tracemalloc.start()

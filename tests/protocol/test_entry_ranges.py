@@ -2,12 +2,15 @@
 
 import random
 
+import pytest
+
 from replog.protocol.entry_ranges import EntryRanges
 from tests.cases import case
 
 
-def test_ranges_hold_what_a_set_holds() -> None:
-    for seed in range(60):
+@pytest.mark.sized
+def test_ranges_hold_what_a_set_holds(is_long: bool) -> None:
+    for seed in range(60 if is_long else 20):
         with case(seed):
             chance = random.Random(seed)
             stride = chance.choice((1, 1, 3, 5))

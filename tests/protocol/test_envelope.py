@@ -5,18 +5,19 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replog.errors import ConfigError, EnvelopeError
 from replog.protocol.envelope import NO_HEADERS, EntryId, Enveloped, Headers, pack, pack_each, unpack
+from tests.lanes.seeds import examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 headers = st.dictionaries(texts, st.binary(max_size=20), max_size=5)
 ids = st.builds(EntryId, texts, st.integers(0, (1 << 63) - 1))
 
 
-@settings(max_examples=200)
+@examples(5)
 @given(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=20), headers, st.none() | ids)
 def test_unpack_returns_what_was_packed(
     data: bytes | None, key: bytes | None, named: dict[str, bytes], entry_id: EntryId | None
@@ -36,7 +37,7 @@ def test_unpack_returns_what_was_packed(
     assert envelope.is_tombstone is (data is None)
 
 
-@settings(max_examples=500)
+@examples(12)
 @given(st.binary(max_size=60))
 def test_unpack_raises_nothing_else_when_bytes_are_random(stored: bytes) -> None:
     try:

@@ -17,6 +17,7 @@ from replog.protocol.gaps import Gap
 from replog.protocol.messages import AddRequest, FenceRequest, Status
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
+from tests.lanes.seeds import seeds
 from tests.protocol.driving_filling import KEY, LEDGER, Faults, World
 
 THREE = Quorum(3, 3, 2)
@@ -475,7 +476,7 @@ def test_calls_after_the_end_change_nothing() -> None:
     assert machine.result.refusals == {}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, few=10, fast=5))
 def test_filler_that_dies_after_any_effect_loses_nothing(seed: int) -> None:
     """F6: another one finishes, whatever the first left."""
     chance = random.Random(seed)

@@ -162,6 +162,7 @@ def test_l1_a_lost_ledger_is_looked_for_in_its_page(is_written: bool) -> None:
     assert ((mine.number, mine.ledger_id) in segments(cluster)) is is_written
 
 
+@pytest.mark.slow
 def test_a_long_record_is_split_at_the_next_change() -> None:
     cluster = log_of(1)
     head, version = cluster.logs[NAME]

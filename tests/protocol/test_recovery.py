@@ -20,6 +20,7 @@ from replog.protocol.effects import (
 )
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
+from tests.lanes.seeds import seeds
 from tests.protocol.driving import Actor, Cluster, Recovery, Tell, Writer, fenced
 
 QUORUMS = [Quorum(2, 2, 2), Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(4, 3, 2), Quorum(5, 3, 2), Quorum(4, 2, 2)]
@@ -107,7 +108,7 @@ class World:
         assert reader.machine.is_at_end
 
 
-@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.parametrize("chunk", seeds(10, few=6, fast=3))
 def test_random_schedules_of_a_writer_and_recoveries(chunk: int) -> None:
     """R2-R9, C1-C6, W2 together: 40 schedules each, every one ended by a recovery that nothing disturbs."""
     interesting = 0
