@@ -4,7 +4,7 @@
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
 #   TLC_WORKERS=n  how many threads make spec checks with
-#   WORKERS=n    how many tests run at a time (one more than there are processors, since some wait; 0: in this process, as for a debugger)
+#   WORKERS=n    how many tests run at a time (two more than there are processors, since some wait; 0: in this process, as for a debugger)
 #   PYTHONS=...  what test-versions runs on (python3.11 to python3.14 and those of pyenv otherwise)
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
 
@@ -23,7 +23,7 @@ SHELL_SEEDS ?= 20
 TLC_WORKERS ?= 2
 # No test of the fast lane waits, and each further worker spends seconds of a processor on collecting it.
 FAST_WORKERS := $(or $(WORKERS),$(shell getconf _NPROCESSORS_ONLN))
-WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 PYTHON ?=
 PYTHONS ?=
 VENV := .venv
@@ -56,7 +56,7 @@ test-peers: $(VENV)/installed-dev servers ## run the tests of what make bench-pe
 	$(PYTEST) -n $(WORKERS) --dist loadfile benchmarks/peers/tests $(ARGS)
 
 test-versions: $(VENV)/installed-dev ## run the fast lane on every other Python that is here (PYTHONS='/path/to/python3.14 ...')
-	PYTHONS="$(PYTHONS)" WORKERS="$(WORKERS)" $(BIN)/python -m tests.versions $(ARGS)
+	PYTHONS="$(PYTHONS)" WORKERS="$(FAST_WORKERS)" $(BIN)/python -m tests.versions $(ARGS)
 
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
 	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }
