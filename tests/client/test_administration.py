@@ -144,8 +144,8 @@ async def test_a_bookie_that_ends_under_a_call_says_so(autojump_clock: trio.test
         (Status.UNAUTHORIZED, "", AdministrationError, "credentials"),
         (Status.BAD_REQUEST, "", AdministrationError, "BAD_REQUEST"),
         (Status.TOO_BUSY, "32 wait", BookieTooBusyError, "32 wait"),
-        (Status.OK, "{", AdministrationError, "no JSON"),
-        (Status.OK, "[]", AdministrationError, "no JSON object"),
+        (Status.OK, "{", AdministrationError, "is not JSON"),
+        (Status.OK, "[]", AdministrationError, "is not a JSON object"),
     ],
 )
 @pytest.mark.parametrize("command", COMMANDS)
