@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import replog
 from replog.config import ClientOptions
-from replog.errors import ConfigError, LogNotFoundError, MetastoreError
+from replog.errors import ConfigError, LogNotFoundError, MetastoreError, TrimmedError
+from replog.log.compacting import LogCompaction
 from replog.log.record_batches import Record
 from replog.protocol.model import Position
 from replog.testing import Fault
@@ -94,6 +95,34 @@ async def test_what_is_appended_meanwhile_is_left_out(autojump_clock: trio.testi
         assert done.through == Position(1, 1)
         assert [each.data for each in await records(client, "new")] == [b"1", b"2"]
         assert await log.append(b"goes on", key=b"a") > done.through
+
+
+@pytest.mark.parametrize("how", ["trimmed", "deleted", "made again"])
+async def test_compaction_raises_when_its_log_is_trimmed(how: str, autojump_clock: trio.testing.MockClock) -> None:
+    """Between the readings: the second one begins where the log begins then, and the last values of keys are not there."""
+    async with cluster() as world, world.client() as client:
+        async with client.write_log("log") as log:
+            for key in (b"a", b"b", b"c"):
+                await log.append(b"1", key=key)
+                await log.roll()
+        find_last = LogCompaction._find_last
+
+        async def find_last_then_trim(compaction: LogCompaction) -> None:
+            await find_last(compaction)
+            if how == "trimmed":
+                await client.trim_log("log", before="2:0")
+            else:
+                await client.delete_log("log")
+            if how == "made again":
+                await write(client, [(b"z", b"other")])
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LogCompaction, "_find_last", find_last_then_trim)
+            with pytest.raises(LogNotFoundError if how == "deleted" else TrimmedError):
+                await client.compact_log("log", into="new")
+        assert "new" not in await client.logs()
+        if how == "trimmed":
+            assert (await client.compact_log("log", into="new")).kept_entries == 2
 
 
 async def test_compaction_refuses_a_log_that_exists(autojump_clock: trio.testing.MockClock) -> None:

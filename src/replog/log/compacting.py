@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from replog.client.ledgers import Ledgers, check_password
-from replog.errors import ConfigError, ReplogError
+from replog.errors import ConfigError, ReplogError, TrimmedError
 from replog.log import appending, sweeping
 from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
@@ -122,11 +122,14 @@ class LogCompaction:
         """Writes what is kept into ledgers of this job; returns their ids."""
         roll_bytes = self._ledgers.options.roll_bytes or _ROLL_BYTES
         ledger_ids: list[int] = []
+        read_entries = 0
         async with AsyncExitStack() as stack, await self._reader() as reader:
             writer = None
             async for batch in reader.batches():
                 if self._through is None or batch.first_position > self._through:
                     break
+                is_whole = batch.last_position <= self._through
+                read_entries += len(batch) if is_whole else sum(each.position <= self._through for each in batch)
                 kept = self._kept(batch)
                 if not kept:
                     continue
@@ -141,7 +144,20 @@ class LogCompaction:
                 writer.date(batch.timestamp_ns)
                 await writer.extend(kept)
                 self._kept_entries += len(kept)
+        await self._check_read_again(read_entries)
         return ledger_ids
+
+    async def _check_read_again(self, read_entries: int) -> None:
+        """Raises `TrimmedError` unless the second reading found as many entries as the first one: a reader begins where the log
+        begins by then, and may have missed the last values of keys."""
+        if read_entries != self._read_entries:
+            head, _ = await self._logs.get(self._name)
+            begin = Position(head.first_segment_number, 0)
+            problem = (
+                f"it was trimmed while it was compacted, and begins at {begin} now; there is no log {self._into!r}: "
+                "compact again"
+            )
+            raise TrimmedError(self._name, problem, begin)
 
     def _kept(self, batch: RecordBatch) -> Payloads:
         through = self._through
