@@ -14,7 +14,7 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test test-fast test-long test-peers test-versions check check-speed profile fmt sim spec spec-long crash bench bench-peers peers docs changelog clean help servers
+.PHONY: venv demo test test-fast test-long test-peers test-versions check check-speed profile fmt sim spec spec-long crash bench bench-peers peers charts docs changelog clean help servers
 
 ARGS ?=
 CASE ?= push
@@ -102,6 +102,9 @@ peers: $(VENV)/installed-dev servers ## get the programs of what replog is measu
 
 profile: $(VENV)/installed-dev ## draw a flame graph of a case of bench, or of peers: (CASE=push, CASE=peers:append)
 	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks.profiling $(CASE) $(ARGS)
+
+charts: $(VENV)/installed-dev ## draw the charts of the documentation again, from the figures in docs/figures
+	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks.charts $(ARGS)
 
 docs: $(VENV)/installed-docs ## build the documentation; a warning is an error
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build/html

@@ -126,6 +126,7 @@ def as_json(results: Results, setting: Setting) -> str:
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[1], 1),  # of the last five minutes: whoever draws charts says how busy it was
         "seconds": setting.seconds,
     }
     return json.dumps(

@@ -8,47 +8,32 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from benchmarks.drawing import (
+    DARK,
+    OURS,
+    RAW,
+    THEIRS,
+    TITLE,
+    WIDTH,
+    foot,
+    in_our_style,
+    latencies,
+    save,
+    stacked,
+    write_behind,
+)
 from benchmarks.figures import Figures
 from benchmarks.peers.markdown import counted, cpu, grouped, micros, ratio, seconds
 from benchmarks.peers.plan import REFERENCE, SIZES_BYTES, Task, size
 from benchmarks.peers.results import Candidate, Results
 
-_OURS, _THEIRS, _DARK = "#0072B2", "#B8B8B8", "#707070"  # the colours of Okabe and Ito, which differ for every eye
 _LINES = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255", "#44AA99")
 _MARKERS = "osD^vP*X"
-_INK, _PALE = "#222222", "#E4E4E4"
-_RAW = "#D55E00"
 _HATCH = "///"
-_STYLE: Mapping[str, object] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
-    "font.size": 10,
-    "axes.edgecolor": "#888888",
-    "axes.labelcolor": _INK,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": _PALE,
-    "hatch.color": "#FFFFFF",
-    "hatch.linewidth": 1.5,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "svg.hashsalt": "replog",
-}
-_DOTS_PER_INCH = 130
-_WIDTH = 9.0  # inches
-_TITLE: Mapping[str, object] = {"x": 0.01, "ha": "left", "fontsize": 12, "fontweight": "bold"}
-
 
 Tell = Callable[[float], str]
 
@@ -82,12 +67,10 @@ def draw(results: Results, directory: Path) -> list[str]:
     """Draws those charts of which there are figures: DIRECTORY/peers-NAME.png and .svg. Returns their names."""
     directory.mkdir(parents=True, exist_ok=True)
     found = []
-    with mpl.rc_context(dict(_STYLE)):
+    with in_our_style():
         for name, make in _CHARTS.items():
             if figure := make(results):
-                FigureCanvasSVG(figure).print_svg(directory / f"peers-{name}.svg", metadata={"Date": None})
-                figure.set_dpi(_DOTS_PER_INCH)
-                FigureCanvasAgg(figure).print_png(directory / f"peers-{name}.png", metadata={"Software": None})
+                save(figure, directory / f"peers-{name}")
                 found.append(name)
     return found
 
@@ -180,15 +163,15 @@ def _bars(title: str, panels: Sequence[Panel], results: Results, rounds: int | N
     panels = [each for each in panels if each.bars]
     if not panels:
         return None
-    figure, all_axes = _stacked(title, [len(each.bars) for each in panels])
+    figure, all_axes = stacked(title, [len(each.bars) for each in panels])
     for axes, panel in zip(all_axes, panels, strict=True):
         bars = sorted(panel.bars, key=lambda bar: bar.end, reverse=not panel.is_smaller_better)
         for place, bar in enumerate(bars):
-            colour = _OURS if bar.candidate.name in REFERENCE.values() else _THEIRS
+            colour = OURS if bar.candidate.name in REFERENCE.values() else THEIRS
             hatch = "" if bar.candidate.promise.is_synced else _HATCH
             axes.barh(place, bar.value, color=colour, hatch=hatch, height=0.72)
             axes.barh(place, bar.more, left=bar.value, color=colour, alpha=0.45, hatch=hatch, height=0.72)
-            _tell(axes, bar.told, bar.end, place)
+            write_behind(axes, bar.told, bar.end, place)
         axes.set_xlim(0, max(bar.end for bar in bars) * 1.3)  # room for what is told at the end of the longest
         _rows(axes, panel.title, [bar.candidate for bar in bars])
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _, panel=panel: panel.tick(value) if value else "0"))
@@ -207,7 +190,7 @@ def _latency(results: Results) -> Figure | None:
     if not panels:
         return None
     title = "One entry in flight: until it is confirmed. p50 (dot), p99, p99.9 (ticks); logarithmic"
-    figure, all_axes = _stacked(title, [len(rows) for rows in panels.values()])
+    figure, all_axes = stacked(title, [len(rows) for rows in panels.values()])
     raw_us = results.raw_p50_us()
     for axes, (entry_bytes, rows) in zip(all_axes, panels.items(), strict=True):
         for place, (candidate, figures) in enumerate(rows):
@@ -219,36 +202,18 @@ def _latency(results: Results) -> Figure | None:
         axes.set_ylim(len(rows) + 0.3, -0.6)  # room for what is said of the disk
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: micros(value)))
         if raw_us is not None:
-            axes.axvline(raw_us, color=_RAW, linewidth=1.2, linestyle="--")
+            axes.axvline(raw_us, color=RAW, linewidth=1.2, linestyle="--")
             words = f"fdatasync of 4 KiB alone: {micros(raw_us)}"
-            axes.annotate(
-                words, (raw_us, 0), (4, 5), ("data", "axes fraction"), "offset points", color=_RAW, fontsize=8
-            )
+            axes.annotate(words, (raw_us, 0), (4, 5), ("data", "axes fraction"), "offset points", color=RAW, fontsize=8)
     _foot(figure, results, [each for rows in panels.values() for each, _ in rows], "Hollow")
     return figure
 
 
 def _latency_row(axes: Axes, place: int, candidate: Candidate, figures: Figures) -> None:
     p50_us, p99_us, p999_us = (figures[name] for name in ("p50_us", "p99_us", "p999_us"))
-    colour = _OURS if candidate.name in REFERENCE.values() else _DARK
-    face = colour if candidate.promise.is_synced else "white"
-    axes.plot([p50_us, p99_us], [place, place], color=colour, linewidth=4, alpha=0.45, solid_capstyle="butt")
-    axes.plot([p99_us, p999_us], [place, place], color=colour, linewidth=1.2, alpha=0.6)
-    axes.plot([p99_us, p999_us], [place, place], color=colour, marker="|", markersize=10, linestyle="")
-    axes.plot([p50_us], [place], color=colour, marker="o", markersize=8, markerfacecolor=face)
-    _tell(axes, f"{micros(p50_us)}, p99 {micros(p99_us)}", p999_us, place)
-
-
-def _stacked(title: str, rows: Sequence[int]) -> tuple[Figure, Sequence[Axes]]:
-    """A figure of panels below each other, each as high as its rows want it."""
-    heights = [each + 1.6 for each in rows]
-    figure = Figure(figsize=(_WIDTH, 0.27 * sum(heights) + 0.9), layout="constrained")
-    figure.suptitle(title, **_TITLE)
-    return figure, list(figure.subplots(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0])
-
-
-def _tell(axes: Axes, words: str, end: float, place: int) -> None:
-    axes.annotate(words, (end, place), (6, 0), textcoords="offset points", va="center", fontsize=9)
+    colour = OURS if candidate.name in REFERENCE.values() else DARK
+    latencies(axes, place, figures, colour, colour if candidate.promise.is_synced else "white")
+    write_behind(axes, f"{micros(p50_us)}, p99 {micros(p99_us)}", p999_us, place)
 
 
 def _rows(axes: Axes, title: str, candidates: Sequence[Candidate]) -> None:
@@ -268,8 +233,8 @@ def _in_flight(results: Results) -> Figure | None:
     sizes = [each for each in SIZES_BYTES if _curves(results, each)]
     if not sizes:
         return None
-    figure = Figure(figsize=(_WIDTH, 4.6), layout="constrained")
-    figure.suptitle("Entries confirmed per second over entries in flight; logarithmic", **_TITLE)
+    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+    figure.suptitle("Entries confirmed per second over entries in flight; logarithmic", **TITLE)
     candidates = results.measured(is_replicated=True)
     looks, handles = _looks(candidates), {}
     all_axes = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
@@ -308,7 +273,7 @@ def _looks(candidates: Sequence[Candidate]) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
     for each in candidates:
         if each.name in REFERENCE.values():
-            found[each.name] = {"color": _OURS, "marker": "o", "linewidth": 3.0, "markersize": 7, "zorder": 5}
+            found[each.name] = {"color": OURS, "marker": "o", "linewidth": 3.0, "markersize": 7, "zorder": 5}
             continue
         colour, marker = next(others)
         style = "-" if each.promise.is_synced else ":"
@@ -322,7 +287,7 @@ def _foot(figure: Figure, results: Results, shown: Sequence[Candidate], mark: st
     words = f"{processors} processors for clients and servers, loopback, {'medians of ' * (rounds != 1)}{told}."
     if not all(each.promise.is_synced for each in shown):
         words += f" {mark}, *: not on the disk when it is confirmed."
-    figure.supxlabel(words, x=0.01, ha="left", fontsize=8, color="#555555")
+    foot(figure, words)
 
 
 def _name(candidate: Candidate) -> str:

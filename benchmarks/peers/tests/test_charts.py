@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.drawing import labels
+from benchmarks.peers import __main__ as program
 from benchmarks.peers.charts import draw
+from benchmarks.peers.markdown import page
 from benchmarks.peers.plan import Task
-from benchmarks.peers.results import Results
+from benchmarks.peers.results import Results, from_json
 from benchmarks.peers.tests.fakes import append_figures, candidate, empty_results, good
 
 
@@ -51,3 +54,15 @@ def test_what_was_not_measured_is_not_drawn(results: Results, tmp_path: Path) ->
 
     assert draw(results, tmp_path) == ["other"]
     assert draw(empty_results(), tmp_path) == []
+
+
+def test_published_charts_and_tables_are_those_of_the_published_figures(tmp_path: Path) -> None:
+    """If this fails, type: make charts"""
+    results = from_json(program.PUBLISHED_JSON.read_text(encoding="utf-8"))
+    names = draw(results, tmp_path)
+    images = program._images(names, program.PUBLISHED_CHARTS.resolve(), program.PUBLISHED_MARKDOWN.resolve().parent)
+
+    assert page(results, images) == program.PUBLISHED_MARKDOWN.read_text(encoding="utf-8")
+    for name in names:
+        made, shown = (each / f"peers-{name}.svg" for each in (tmp_path, program.PUBLISHED_CHARTS))
+        assert labels(made.read_text(encoding="utf-8")) == labels(shown.read_text(encoding="utf-8")), name

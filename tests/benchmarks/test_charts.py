@@ -1,0 +1,47 @@
+"""The charts on pages show the figures that are beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from benchmarks.charts import FIGURES, published, users
+from benchmarks.drawing import in_our_style, labels, save
+
+USERS = (FIGURES / "users.json").read_text(encoding="utf-8")
+
+
+def drawn(text: str, directory: Path) -> list[str]:
+    with in_our_style():
+        figure = users(published(text))
+        assert figure is not None
+        save(figure, directory / "users")
+    return labels((directory / "users.svg").read_text(encoding="utf-8"))
+
+
+def test_the_chart_of_users_is_up_to_date(tmp_path: Path) -> None:
+    """If this fails, type: make charts"""
+    assert drawn(USERS, tmp_path) == labels((FIGURES / "users.svg").read_text(encoding="utf-8"))
+
+
+def test_the_chart_changes_when_a_figure_does(tmp_path: Path) -> None:
+    found = json.loads(USERS)
+    found["rounds"]["open-loop"][0]["append"]["p50_us"] = 1234
+    labels_now = drawn(json.dumps(found), tmp_path)
+    assert labels_now != labels((FIGURES / "users.svg").read_text(encoding="utf-8"))
+    assert any(each.startswith("1.23 ms") or each.startswith("1.2 ms") for each in labels_now)
+
+
+def test_nothing_is_drawn_of_other_cases() -> None:
+    assert users(published(json.dumps({"date": "2026-11-25", "cpus": 2, "rounds": {"latency": [{}]}}))) is None
+
+
+def test_rounds_make_medians() -> None:
+    rounds = [{"append": {"p50_us": value}} for value in (1.0, 5.0, 2.0)]
+    found = published(json.dumps({"date": "2026-11-25", "cpus": 2, "rounds": {"open-loop": rounds}}))
+    assert found.figures("open-loop") == {"append": {"p50_us": 2.0}}
+    assert found.about == "2026-11-25: 2 processors, medians of 3 rounds."
