@@ -104,7 +104,7 @@ async def test_impossible_numbers_of_bookies_are_refused(tmp_path: Path) -> None
             pass
     async with replog.embed(tmp_path, bookies=3) as client:  # one more
         assert len(client.bookies) == 3
-    for wrong in (0, -1, True, 1.5, "3"):
+    for wrong in (0, -1, 1 << 31, True, 1.5, "3"):
         with pytest.raises(ConfigError, match="bookies"):
             async with replog.embed(tmp_path, bookies=wrong):  # type: ignore[arg-type]
                 pass

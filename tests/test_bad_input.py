@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,18 @@ from tests.kit import cluster, read_ledger, read_log
 
 @pytest.mark.parametrize(
     "numbers",
-    [(0, 0, 0), (3, 4, 2), (3, 2, 3), (3, 3, 0), (2, 3, 1), (-1, -1, -1), (3.0, 3, 2), ("3", "3", "2"), (1, 1, True)],
+    [
+        (0, 0, 0),
+        (257, 3, 2),
+        (3, 4, 2),
+        (3, 2, 3),
+        (3, 3, 0),
+        (2, 3, 1),
+        (-1, -1, -1),
+        (3.0, 3, 2),
+        ("3", "3", "2"),
+        (1, 1, True),
+    ],
 )
 def test_quorums_that_cannot_be(numbers: tuple[int, int, int]) -> None:
     with pytest.raises(ConfigError, match="quorum"):
@@ -67,6 +79,21 @@ async def test_wrong_types_are_refused_before_anything_is_made(
             with pytest.raises(ConfigError):
                 await context.__aenter__()
         assert len(world.metastore.calls) == calls
+
+
+async def test_a_wrong_retention_fences_nobody(autojump_clock: trio.testing.MockClock) -> None:
+    """It was used only once the log was taken over, and ended that writer with an AttributeError."""
+    async with cluster(3) as world, world.client() as client, client.write_log("log") as log:
+        for verb in (client.write_log, client.lead_log):
+            with pytest.raises(ConfigError, match=r"retention=.* must be Retention\(...\)"):
+                await verb("log", retention=timedelta(days=7)).__aenter__()  # type: ignore[arg-type]
+        await log.append(b"still its writer")
+
+
+def test_addresses_without_a_scheme_are_refused_with_a_hint() -> None:
+    for listen in (("127.0.0.1:0",), "tcp:127.0.0.1:0", (7,)):
+        with pytest.raises(ConfigError, match=r"listen: .*tcp:0\.0\.0\.0:3181"):
+            BookieOptions(listen=listen)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ledger_id", [-1, "1", 1.0, None, True, 1 << 63])

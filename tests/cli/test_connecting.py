@@ -117,7 +117,7 @@ def test_misspelt_name_creates_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "has no embedded log" in problem_of(Connection(directories=(str(tmp_path),)))
     assert "name the one above it" in problem_of(Connection(directories=(str(wal / "bookie-0"),)))
     for url in (f"lmdb:{tmp_path}/missing", f"lmdb:{tmp_path}/missing?timeout_s=1"):
-        assert f"{tmp_path}/missing: cannot be opened" in problem_of(Connection(metastore=url))
+        assert f"{tmp_path}/missing: there is no such directory" in problem_of(Connection(metastore=url))
     assert "where is the data?" in problem_of(Connection())
     assert "--storage goes with --dir" in problem_of(Connection(metastore="memory:x", storage="files"))
     assert sorted(tmp_path.rglob("*")) == before

@@ -221,6 +221,7 @@ class Client(LedgerVerbs, CursorVerbs):
         A context manager that yields the log's writer. Raises `RecoveryUndecidedError`, `NotEnoughBookiesError` or
         `WriteQuorumError` (retry: when bookies are back), `TakeoverFailedError` (others keep taking over), `ConfigError`,
         `MetastoreError`."""
+        check_types("write_log", retention=(retention, Retention))
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
         keeping = self._ledgers, self._log_driver, self._cursors
@@ -249,6 +250,7 @@ class Client(LedgerVerbs, CursorVerbs):
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for
         its turn again."""
+        check_types("lead_log", retention=(retention, Retention))
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
         keeping = self._ledgers, self._log_driver, self._cursors

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from replog.errors import StorageUncertainError
 from replog.protocol.entry_ranges import EntryRanges
-
-_STRIDE_MAX = 256  # of which each rotation gets ranges of its own; no ensemble has more bookies
+from replog.protocol.quorum import ENSEMBLE_MAX
 
 DroppedRange = tuple[int, int, int, int]  # stamp, first entry, last entry, stride
 
@@ -59,7 +58,7 @@ class DroppedEntries:
     def _with_rotations(self, stamp: int, held: EntryRanges, stride: int) -> EntryRanges:
         """The ranges of this stamp, in which each rotation of this stride has its own, if it is one that ensembles have."""
         wanted = math.lcm(held.stride, stride)
-        if wanted != held.stride and wanted <= _STRIDE_MAX:
+        if wanted != held.stride and wanted <= ENSEMBLE_MAX:
             held = self._by_stamp[stamp] = _with_stride(held, wanted)
         return held
 

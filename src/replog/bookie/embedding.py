@@ -20,7 +20,7 @@ from replog.bookie.serving import close_storage, open_storage, storage_url
 from replog.config import BackendURL, BookieOptions
 from replog.errors import ConfigError, StorageError, StorageIdentityError, StorageInUseError
 from replog.hookspecs import BookieLeftOut, BookieStartsEmpty
-from replog.protocol.quorum import Quorum
+from replog.protocol.quorum import ENSEMBLE_MAX, Quorum
 from replog.records.bookies import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
 from replog.registry import Registry
 from replog.runtime.event_loop import current_host_loop
@@ -119,8 +119,8 @@ def bookie_directories(
     parent = Path(directory)
     # A directory that has more bookies than are asked for would lose the ledgers that the others hold.
     count = 1 if bookies is None else bookies
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError(f"embed: bookies={count!r} must be a whole number of at least 1")
+    if type(count) is not int or not 1 <= count <= ENSEMBLE_MAX:
+        raise ConfigError(f"embed: bookies={count!r} must be a whole number from 1 to {ENSEMBLE_MAX}")
     existing = len(list(parent.glob(f"{_BOOKIE_DIRECTORY}[0-9]*")))
     if bookies is None:
         count = max(1, existing)

@@ -204,6 +204,11 @@ def _as_it_is(url: str) -> str:
     # Only this metastore makes what it does not find; and whoever writes `create` means it.
     if parsed.scheme != "lmdb" or "create" in parsed.options:
         return url
+    if not Path(parsed.rest).is_dir():
+        # Asked here: whoever asks the metastore waits for one that may be away.
+        raise ConfigError(
+            f"{parsed.rest}: there is no such directory, and so no metastore: name the one of the bookies"
+        )
     return f"{url}{'&' if parsed.options else '?'}create=false"
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from replog.config.checks import Checked, at_least, option, positive
 from replog.config.labels import check_labels
+from replog.config.urls import BackendURL
+from replog.errors import ConfigError
 from replog.protocol.batch import ENTRY_BYTES_MAX
 
 _MIB = 1 << 20
@@ -13,6 +17,17 @@ _MIB = 1 << 20
 
 def _off_or_auto(value: object) -> str | None:
     return None if value in ("off", "auto") else f"{value!r} must be off or auto"
+
+
+def _listen_urls(value: object) -> str | None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return f'{value!r} must be a list of URLs, as ("tcp:0.0.0.0:3181",)'
+    for each in value:
+        try:
+            BackendURL.parse(each)
+        except ConfigError:
+            return f"{each!r} must be a URL, as tcp:0.0.0.0:3181 or unix:/run/app/bookie.sock"
+    return None
 
 
 @attrs.frozen(kw_only=True)
@@ -24,6 +39,7 @@ class BookieOptions(Checked):
         (),
         "URLs to listen on for other processes, as `tcp:0.0.0.0:3181` or `unix:/run/app/bookie.sock`. Clients in the same trio "
         "run need none.",
+        _listen_urls,
     )
     authentication: str = option("none", "URL of the authenticator that proves who connects from other processes.")
     labels: tuple[str, ...] = option(

@@ -11,12 +11,14 @@ import attrs
 
 from replog.errors import ConfigError
 
+ENSEMBLE_MAX = 256  # bookies: where entries stripe, what is kept of a ledger has a part for each
+
 
 @attrs.frozen
 class Quorum:
     """How widely a ledger is stored: `ensemble` bookies, each entry on `write` of them, durable once `ack` have it.
 
-    `ensemble >= write >= ack >= 1`, else `ConfigError`. With `ack = 1` one lost bookie can make recovery wait
+    `256 >= ensemble >= write >= ack >= 1`, else `ConfigError`. With `ack = 1` one lost bookie can make recovery wait
     without end, because recovery then needs an answer of every bookie of a write set (R9).
     """
 
@@ -33,6 +35,8 @@ class Quorum:
                 f"quorum {numbers}: ensemble >= write >= ack >= 1 must hold; "
                 f"got ensemble={self.ensemble}, write={self.write}, ack={self.ack}"
             )
+        if self.ensemble > ENSEMBLE_MAX:
+            raise ConfigError(f"quorum {numbers}: an ensemble has at most {ENSEMBLE_MAX} bookies")
 
     @cached_property
     def stride(self) -> int:
