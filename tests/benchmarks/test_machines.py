@@ -11,7 +11,10 @@ pytestmark = pytest.mark.long(is_sampled=False)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--rounds", "1", "--seconds", "0.5", "--callers", "3"], ["replog", "PySyncObj", "commands/s"]),
+        (
+            ["--rounds", "1", "--seconds", "0.5", "--callers", "3"],
+            ["replog", "PySyncObj as installed", "PySyncObj tuned by us"],
+        ),
         (["--takeovers", "1"], ["replog", "kill -9"]),
     ],
 )

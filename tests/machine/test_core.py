@@ -14,7 +14,7 @@ from replog.errors import RemoteProtocolError, StateDivergedError, UnknownComman
 from replog.machine import core as cores
 from replog.machine.commands import MachineType
 from replog.machine.core import BeginningGoneError, Core
-from replog.machine.entries import Answer, Code, Kind, MachineEntry, decode_answer, decode_entry, decode_request
+from replog.machine.entries import Answer, Code, Kind, MachineEntry, decode_answer, decode_entry
 from replog.protocol.model import Position
 from tests.machine.counters import Counters
 
@@ -183,8 +183,6 @@ def test_sessions_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None
 def test_foreign_entry_stops_the_member(data: bytes) -> None:
     with pytest.raises(UnknownCommandError):
         decode_entry(data)
-    with pytest.raises(RemoteProtocolError):
-        decode_request(data)
 
 
 @pytest.mark.parametrize(

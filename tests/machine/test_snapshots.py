@@ -68,7 +68,7 @@ async def test_restarted_member_restores_state_and_answers() -> None:
             # Its answer was lost, so its session must remember it.
             await leader.add("visits")
             body = leader._member.core.machine.find(Counters.add).encode(("visits", 7), {})
-            assert (await leader._ask(command_id, body)).body == b"8"
+            assert (await leader._caller.ask(MachineEntry(Kind.COMMAND, *command_id, body=body))).body == b"8"
             for _ in range(30):
                 await leader.add("others")
             await until_saved(client)

@@ -85,7 +85,8 @@ MUTANTS = (
     _mutant(
         "read-without-barrier",
         "leading",
-        "                self._readers.append((visit, place))\n                self._gather()\n                continue\n",
+        "                self._gathered.readers.append((visit, place))\n                self._gather()\n"
+        "                continue\n",
         "                self._answer(visit, place, Answer(Code.DONE, position=self._core.position))\n                continue\n",
         "a leader that was deposed and does not know it answers with an old state",
     ),

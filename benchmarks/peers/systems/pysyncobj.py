@@ -36,9 +36,10 @@ _LEADING_S = 0.5  # that a leader appends before it is killed
 class Member:
     """The process, and what it is asked."""
 
-    def __init__(self, directory: Path, own: str, others: Sequence[str]) -> None:
+    def __init__(self, directory: Path, own: str, others: Sequence[str], *, is_tuned: bool = True) -> None:
         self.address = own
-        self._command = [sys.executable, "-m", _PROGRAM, str(directory), own, *others]
+        settings = () if is_tuned else ("--defaults",)
+        self._command = [sys.executable, "-m", _PROGRAM, *settings, str(directory), own, *others]
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""
@@ -213,7 +214,7 @@ class PySyncObjRunning:
 
 
 class PySyncObj:
-    """The system."""
+    """The system, with our settings, or with those that it has without any."""
 
     name = "pysyncobj"
     title = "PySyncObj"
@@ -226,6 +227,9 @@ class PySyncObj:
         "appendEntriesPeriod 2 ms instead of 100, ticks of 1 ms instead of 50, batches of 256 KiB instead of 64, elections after "
         "1 to 2 s; the client is within the leader's process, and its CPU time among the servers'",
     )
+
+    def __init__(self, *, is_tuned: bool = True) -> None:
+        self._is_tuned = is_tuned
 
     def missing(self) -> str | None:
         """The package, if it isn't there."""
@@ -245,7 +249,7 @@ class PySyncObj:
             members = []
             for number, own in enumerate(addresses):
                 others = [each for each in addresses if each != own]
-                members.append(Member(directory / f"member-{number}", own, others))
+                members.append(Member(directory / f"member-{number}", own, others, is_tuned=self._is_tuned))
                 stack.callback(members[-1].kill)
                 members[-1].start()
             yield PySyncObjRunning(members, directory)

@@ -1,6 +1,6 @@
 """One member of a PySyncObj cluster, and the client within it, driven by lines of JSON:
 
-    python -m benchmarks.peers.systems.pysyncobj_member DIRECTORY OWN_ADDRESS OTHER_ADDRESS...
+    python -m benchmarks.peers.systems.pysyncobj_member [--defaults] DIRECTORY OWN_ADDRESS OTHER_ADDRESS...
 
 Each line of standard input is a request, `{"do": NAME, ...}`, for a method of `Member`; each is answered by one line. It ends
 with its standard input. All of it runs in one thread, which also ticks, so that the client need not wait for a lock; another
@@ -24,7 +24,7 @@ from benchmarks.figures import Figures, Meter, clock
 from benchmarks.peers.pump import SILENCE_S
 from benchmarks.peers.system import Latencies, Load, NotMeasured
 
-TICK_S = 0.001
+TICK_S, USUAL_TICK_S = 0.001, 0.05  # ours, and that of a cluster without settings
 # It encodes what it sends twice, in a form that makes bytes longer, and compresses it: 64 KiB take 20 ms of CPU time in all.
 SETTINGS = {
     "appendEntriesPeriod": 0.002,
@@ -63,9 +63,13 @@ class Member:
 
     seen_s: list[float] | None = None  # when entries were applied here, while they are watched
 
-    def __init__(self, directory: Path, own: str, others: list[str], requests: queue.SimpleQueue[str]) -> None:
+    def __init__(
+        self, directory: Path, own: str, others: list[str], requests: queue.SimpleQueue[str], *, is_tuned: bool
+    ) -> None:
         files = {"journalFile": str(directory / "journal"), "fullDumpFile": str(directory / "dump")}
-        self._counter = Counter(own, others, SyncObjConf(autoTick=False, **files, **SETTINGS))
+        settings: dict[str, Any] = SETTINGS if is_tuned else {}
+        self._counter = Counter(own, others, SyncObjConf(autoTick=False, **files, **settings))
+        self._tick_s = TICK_S if is_tuned else USUAL_TICK_S
         self._own = own
         self._requests = requests
         self._confirmed = 0
@@ -77,7 +81,7 @@ class Member:
             try:
                 line = self._requests.get_nowait()
             except queue.Empty:
-                self._counter.doTick(TICK_S)
+                self._counter.doTick(self._tick_s)
                 continue
             if not line:
                 return
@@ -149,7 +153,7 @@ class Member:
             self._counter.append(data, callback=self._answered)
             again_at = clock() + _AGAIN_S
             while self._confirmed == confirmed and not self._failures and clock() < again_at:
-                self._counter.doTick(TICK_S)
+                self._counter.doTick(self._tick_s)
         self._failures.clear()
         return {"confirmed_s": clock()}
 
@@ -192,7 +196,7 @@ class Member:
     def _tick(self) -> int:
         """Returns how many entries were confirmed meanwhile."""
         before = self._confirmed
-        self._counter.doTick(TICK_S)
+        self._counter.doTick(self._tick_s)
         if self._failures:
             raise NotMeasured(f"an entry was refused, for reason {self._failures[0]} of pysyncobj's FAIL_REASON")
         return self._confirmed - before
@@ -251,11 +255,13 @@ def _read_lines(requests: queue.SimpleQueue[str]) -> None:
     requests.put("")
 
 
-def _main(directory: Path, own: str, others: list[str]) -> None:
+def _main(directory: Path, own: str, others: list[str], *, is_tuned: bool) -> None:
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_lines, args=(requests,), name="requests", daemon=True).start()
-    Member(directory, own, others, requests).run()
+    Member(directory, own, others, requests, is_tuned=is_tuned).run()
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    are_defaults, *words = (sys.argv[1] == "--defaults", *sys.argv[1:])
+    place, own_address, *addresses = words[are_defaults:]
+    _main(Path(place), own_address, addresses, is_tuned=not are_defaults)

@@ -3,7 +3,7 @@
 Rules:
 - A request is repeated whenever its answer may have been lost. That is safe: a command carries its session and its sequence, and
   everything else changes nothing, or only begins a session that nobody uses.
-- Requests that are asked for in one turn of the event loop go in one message.
+- Requests that are asked for in one turn of the event loop go in one message, and share the event that wakes their callers.
 - A leader that says it does not lead is not asked again; one that is silent or unreachable is, after the others.
 - All requests have the same time to be answered: one task waits for the end of the oldest one's, and only those that had to wait
   for room have a timer of their own.
@@ -36,6 +36,7 @@ from replog.runtime.nursery import open_service_nursery
 
 MESSAGE_BYTES_MAX = 1 << 20  # of requests that go together; a larger one goes alone
 _MESSAGE_REQUESTS_MAX = 4096
+_BUSY = int(Code.BUSY)  # members of enums are looked up slowly
 _AGAIN_S = 0.01  # after a search without success, doubled each time
 _AGAIN_MAX_S = 0.5
 _BUSY_S = 0.02  # after which what the leader had no room for is sent again
@@ -44,14 +45,19 @@ _BUSY_S = 0.02  # after which what the leader had no room for is sent again
 class _Question:
     """One request, until it is answered."""
 
-    __slots__ = ("answer", "data", "done", "ends_s", "error")
+    __slots__ = ("answer", "data", "ends_s", "error", "news")
 
-    def __init__(self, data: bytes, ends_s: float) -> None:
+    def __init__(self, data: bytes, ends_s: float, news: trio.Event) -> None:
         self.data = data
         self.ends_s = ends_s
-        self.done = trio.Event()
+        self.news = news  # something became of it, or of another one that went with it
         self.answer: Answer | None = None
         self.error: Exception | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True until it has an answer or an error."""
+        return self.answer is None and self.error is None
 
 
 class _Link:
@@ -115,8 +121,7 @@ class _Link:
         if len(answers) != len(questions):
             self.lose()  # nobody who speaks so is a leader
             return
-        for question, answer in zip(questions, answers, strict=True):
-            self._caller.answered(question, answer)
+        self._caller.answered(questions, answers)
 
     def disconnected(self, error: ReplogError) -> None:
         """The connection is gone."""
@@ -134,6 +139,7 @@ class Caller:
         self._open: dict[_Question, None] = {}  # in their order, until they are answered
         self._open_bytes = 0
         self._unsent: list[_Question] = []
+        self._together = trio.Event()  # of the questions that were asked for since the last message
         self._busy: list[_Question] = []  # for which the leader had no room
         self._news = trio.Event()
         self._room = trio.Event()
@@ -156,18 +162,16 @@ class Caller:
                 f"machine {self._name!r}: a command of {size_bytes} bytes: the limit is {ENTRY_BYTES_MAX}; nothing was sent"
             )
         await trio.lowlevel.checkpoint_if_cancelled()
-        question = _Question(data, trio.current_time() + self._options.call_timeout_s)
-        if not self._is_full(size_bytes):
+        question = _Question(data, trio.current_time() + self._options.call_timeout_s, self._together)
+        if self._open_bytes + size_bytes <= self._options.calls_bytes_max or not self._open:
             await self._until_answered(question)
         else:
             with trio.move_on_at(question.ends_s):
                 await self._until_room(size_bytes)
                 await self._until_answered(question)
-        if question.error is not None:
-            raise question.error
-        if question.answer is None:
-            raise self._timed_out()
-        return question.answer
+        if question.answer is not None:
+            return question.answer
+        raise question.error or self._timed_out()
 
     def _is_full(self, size_bytes: int) -> bool:
         return bool(self._open) and self._open_bytes + size_bytes > self._options.calls_bytes_max
@@ -186,9 +190,12 @@ class Caller:
         self._open[question] = None
         self._open_bytes += len(question.data)
         self._unsent.append(question)
-        self.news()
+        self._news.set()
         try:
-            await question.done.wait()
+            while question.answer is None and question.error is None:
+                if question.news.is_set():  # for others that went with it
+                    question.news = trio.Event()
+                await question.news.wait()
         finally:
             del self._open[question]
             self._open_bytes -= len(question.data)
@@ -212,19 +219,24 @@ class Caller:
         """Something is to be sent, or a link was lost."""
         self._news.set()
 
-    def answered(self, question: _Question, answer: Answer) -> None:
-        """A leader answered."""
-        if answer.code == Code.BUSY:
-            self.busy([question])
-        else:
+    def answered(self, questions: Sequence[_Question], answers: Sequence[Answer]) -> None:
+        """A leader answered these."""
+        news = None
+        for question, answer in zip(questions, answers, strict=True):
+            if answer.code == _BUSY:
+                self.busy([question])
+                continue
             question.answer = answer
-            question.done.set()
+            if question.news is not news:
+                # Its callers run later, and see all the answers then.
+                news = question.news
+                news.set()
 
     def failed(self, questions: Sequence[_Question], error: Exception) -> None:
         """Repeating these is of no use."""
         for question in questions:
             question.error = error
-            question.done.set()
+            question.news.set()
 
     def busy(self, questions: Sequence[_Question]) -> None:
         """The leader had no room for these."""
@@ -257,7 +269,7 @@ class Caller:
             while (oldest := next(iter(self._open), None)) is not None:
                 await trio.sleep_until(oldest.ends_s)
                 now_s = trio.current_time()
-                late = [each for each in self._open if each.ends_s <= now_s and not each.done.is_set()]
+                late = [each for each in self._open if each.ends_s <= now_s and each.is_open]
                 for question in late:
                     self.failed([question], self._timed_out())
 
@@ -284,7 +296,8 @@ class Caller:
             self._deposed_term = max(self._deposed_term, link.leader.term)
 
     def _send(self, link: _Link) -> None:
-        unsent, self._unsent = [each for each in self._unsent if each in self._open and not each.done.is_set()], []
+        unsent, self._unsent = [each for each in self._unsent if each in self._open and each.is_open], []
+        self._together = trio.Event()
         first, size_bytes = 0, 0
         for place, question in enumerate(unsent):
             size_bytes += len(question.data)

@@ -15,7 +15,8 @@ from replog.errors import RemoteProtocolError, UnknownCommandError
 FORMAT = 1
 _HEADER = struct.Struct("<BBQQQq")
 _ANSWER = struct.Struct("<Bqq")
-HEADER_BYTES = _HEADER.size
+HEADER_BYTES, _ANSWER_BYTES = _HEADER.size, _ANSWER.size
+_pack_header, _unpack_header, _pack_answer = _HEADER.pack, _HEADER.unpack_from, _ANSWER.pack
 
 
 class Kind(enum.IntEnum):
@@ -61,28 +62,20 @@ class MachineEntry:
 
     def encode(self) -> bytes:
         """Its bytes."""
-        return _HEADER.pack(FORMAT, self.kind, self.session, self.sequence, self.floor, self.time_ns) + self.body
+        return _pack_header(FORMAT, self.kind, self.session, self.sequence, self.floor, self.time_ns) + self.body
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)
 
 
 def decode_entry(data: bytes) -> MachineEntry:
-    """Reads an entry. Raises `UnknownCommandError`."""
+    """Reads an entry, or a request. Raises `UnknownCommandError`."""
     if len(data) < HEADER_BYTES or data[0] != FORMAT or data[1] not in _KINDS:
         raise UnknownCommandError(
             f"{data[:40]!r} is not an entry of a machine that this replog knows: upgrade it, or use another log"
         )
-    _, kind, session, sequence, floor, time_ns = _HEADER.unpack_from(data)
+    _, kind, session, sequence, floor, time_ns = _unpack_header(data)
     return MachineEntry(kind, session, sequence, floor, time_ns, data[HEADER_BYTES:])
-
-
-def decode_request(data: bytes) -> MachineEntry:
-    """Reads a request. Raises `RemoteProtocolError`."""
-    try:
-        return decode_entry(data)
-    except UnknownCommandError as error:
-        raise RemoteProtocolError(str(error)) from error
 
 
 class Answer:
@@ -97,7 +90,7 @@ class Answer:
 
     def encode(self) -> bytes:
         """Its bytes."""
-        return _ANSWER.pack(self.code, *self.position) + self.body
+        return _pack_answer(self.code, *self.position) + self.body
 
 
 _CODES = frozenset(int(code) for code in Code)
@@ -105,7 +98,7 @@ _CODES = frozenset(int(code) for code in Code)
 
 def decode_answer(data: bytes) -> Answer:
     """Reads an answer. Raises `RemoteProtocolError`."""
-    if len(data) < _ANSWER.size or data[0] not in _CODES:
+    if len(data) < _ANSWER_BYTES or data[0] not in _CODES:
         raise RemoteProtocolError(f"{data[:40]!r} is not an answer of a machine's leader")
     code, segment, entry = _ANSWER.unpack_from(data)
-    return Answer(code, data[_ANSWER.size :], (segment, entry))
+    return Answer(code, data[_ANSWER_BYTES:], (segment, entry))

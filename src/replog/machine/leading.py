@@ -5,7 +5,8 @@ Rules:
   does not know that it is deposed.
 - A read is answered when an append is confirmed that was pushed after the read arrived. A deposed leader confirms nothing
   any more (L5), so an answer is never older than its question. No lease and no clock decides it.
-- Requests that arrive in one turn of the event loop share batches of the log, and reads share one barrier.
+- Requests go together: while entries are on their way to the bookies, further ones gather, until they are more than those, or
+  those are confirmed. Then they share batches of the log, and reads share one barrier.
 - A leader that fails answers everything that is open with "not the leader": callers repeat it at the next one.
 """
 
@@ -30,24 +31,44 @@ from replog.protocol.messages import Response
 from replog.protocol.model import Position
 from replog.runtime.chance import Chance
 
-_OF_CALLERS = frozenset({Kind.OPEN, Kind.COMMAND, Kind.TOUCH, Kind.EXPIRE, Kind.READ})
+_OF_CALLERS = frozenset(map(int, (Kind.OPEN, Kind.COMMAND, Kind.TOUCH, Kind.EXPIRE, Kind.READ)))
+# Members of enums are looked up slowly, and a leader does so for each command.
+_COMMAND, _TOUCH, _CHECK, _READ = map(int, (Kind.COMMAND, Kind.TOUCH, Kind.CHECK, Kind.READ))
+_DONE = int(Code.DONE)
+_NOWHERE = Position(0, 0)
 _LOOKS_PER_TIMEOUT = 4
+_GATHERED_BYTES_MAX = 8 << 20  # of commands: above it they are pushed, and the writer says whether it has room
+# Turns of the event loop until a caller in this thread, who was answered, has sent its next command: it is woken, its member's
+# task is woken, and sends.
+_TURNS_OF_A_CALLER = 3
 # Comparing states may take this part of the time at most.
 _CHECK_SHARE = 0.01
 
 
 class _Pending:
-    """An entry that was pushed, and who waits for it."""
+    """An entry, and who waits for it. It has a position once it was pushed."""
 
     __slots__ = ("call", "entry", "position", "waiting")
 
-    def __init__(
-        self, position: Position, entry: MachineEntry, call: Call | None, waiting: list[tuple[Visit, int]]
-    ) -> None:
-        self.position = position
+    def __init__(self, entry: MachineEntry, call: Call | None, waiting: Sequence[tuple[Visit, int]]) -> None:
+        self.position = _NOWHERE
         self.entry = entry
         self.call = call
         self.waiting = waiting
+
+
+class _Gathered:
+    """What was asked for and is not pushed yet: entries in their order, and who waits for the next barrier."""
+
+    __slots__ = ("entries", "readers", "size_bytes")
+
+    def __init__(self) -> None:
+        self.entries: list[_Pending] = []
+        self.size_bytes = 0  # of the entries' bodies
+        self.readers: list[tuple[Visit, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.entries) + len(self.readers)
 
 
 class Leader:
@@ -70,9 +91,9 @@ class Leader:
         self._options = options
         self._chance = chance
         self._applied = applied
-        self._pending: deque[_Pending] = deque()
-        self._readers: list[tuple[Visit, int]] = []  # who wait for the next barrier
-        self._is_gathering = False  # a task will flush what was pushed
+        self._gathered = _Gathered()
+        self._pending: deque[_Pending] = deque()  # pushed
+        self._is_gathering = False  # a task will push what has gathered
         self._ready: dict[Reply, list[Response]] = {}
         self._heard: dict[int, float] = {}  # by session: when its caller was last heard of
         self._next_check = core.commands + (options.check_every or 0)
@@ -85,9 +106,10 @@ class Leader:
         if self.error is not None:
             visit.reply([visit.refused()])
             return
+        time_ns = self._chance.time_ns()
         for place, entry in enumerate(requests):
-            if entry.kind == Kind.READ:
-                self._readers.append((visit, place))
+            if entry.kind == _READ:
+                self._gathered.readers.append((visit, place))
                 self._gather()
                 continue
             call = None
@@ -96,59 +118,82 @@ class Leader:
                 continue
             # In the log it would stop every member.
             try:
-                if entry.kind == Kind.COMMAND:
+                if entry.kind == _COMMAND:
                     call = self._core.machine.decode_asked(entry.body)
                 elif entry.kind == Kind.EXPIRE:
                     sessions_of(entry.body)
             except (CommandRefusedError, UnknownCommandError) as error:
                 self._answer(visit, place, Answer(Code.REFUSED, str(error).encode()))
                 continue
-            self._push(entry, call, [(visit, place)])
-            if self.ended.is_set():
-                break  # `fail` has answered the visit
+            entry.time_ns = time_ns
+            self._gathered.entries.append(_Pending(entry, call, ((visit, place),)))
+            self._gathered.size_bytes += len(entry.body)
+        self._gather()
         self._reply()
 
-    def _push(self, entry: MachineEntry, call: Call | None, waiting: list[tuple[Visit, int]]) -> None:
-        entry.time_ns = self._chance.time_ns()
-        try:
-            position = self._log.push_nowait(entry.encode())
-        except trio.WouldBlock:
-            for visit, place in waiting:
-                self._answer(visit, place, Answer(Code.BUSY))
-            return
-        except PayloadTooLargeError as error:
-            for visit, place in waiting:
-                self._answer(visit, place, Answer(Code.REFUSED, str(error).encode()))
-            return
-        except (ReplogError, trio.ClosedResourceError) as error:
-            # It is not pending: `fail` answers those who wait for it only if they are among the readers.
-            self._readers += waiting
-            self.fail(error)
-            return
-        self._pending.append(_Pending(position, entry, call, waiting))
+    def _append(self, entry: MachineEntry) -> None:
+        """Appends an entry that no caller waits for."""
+        self._gathered.entries.append(_Pending(entry, None, ()))
         self._gather()
 
     def _gather(self) -> None:
-        if not self._is_gathering:
+        if self._is_gathering:
+            return
+        # A batch costs as much as some dozens of commands. So few ones wait for those that are under way, to go with the next
+        # commands of their callers; as many as those are a batch of their own.
+        gathered = self._gathered
+        if len(gathered) > len(self._pending) or gathered.size_bytes > _GATHERED_BYTES_MAX:
             self._is_gathering = True
             self._nursery.start_soon(self._confirm)
 
-    async def _confirm(self) -> None:
-        """Waits until all that was pushed by now is confirmed, and applies it."""
+    def _push(self, each: _Pending) -> None:
+        entry = each.entry
+        entry.time_ns = entry.time_ns or self._chance.time_ns()
+        try:
+            each.position = self._log.push_nowait(entry.encode())
+        except trio.WouldBlock:
+            for visit, place in each.waiting:
+                self._answer(visit, place, Answer(Code.BUSY))
+            return
+        except PayloadTooLargeError as error:
+            for visit, place in each.waiting:
+                self._answer(visit, place, Answer(Code.REFUSED, str(error).encode()))
+            return
+        self._pending.append(each)
+
+    def _push_gathered(self) -> None:
+        """Pushes what has gathered; raises as `LogWriter.push_nowait` if the writer has failed."""
+        gathered, self._gathered = self._gathered, _Gathered()
         # As late as possible: the barrier must be pushed after each read that it answers has arrived.
-        if self._readers and self.error is None:
-            readers, self._readers = self._readers, []
-            self._push(MachineEntry(Kind.BARRIER), None, readers)
+        if gathered.readers:
+            gathered.entries.append(_Pending(MachineEntry(Kind.BARRIER), None, gathered.readers))
+        for place, each in enumerate(gathered.entries):
+            try:
+                self._push(each)
+            except (ReplogError, trio.ClosedResourceError):
+                self._gathered.entries = gathered.entries[place:]  # `fail` answers them
+                raise
+        self._reply()
+
+    async def _confirm(self) -> None:
+        """Pushes what has gathered, waits until all that was pushed by now is confirmed, and applies it."""
         # Not after the flush: that does not wait for what is pushed meanwhile, which needs another one.
         self._is_gathering = False
+        if self.error is not None:
+            return
         try:
+            self._push_gathered()
             await self._log.flush()
         except (ReplogError, trio.ClosedResourceError) as error:
             # First: callers would repeat what was confirmed before the writer failed.
             self._apply_confirmed()
             self.fail(error)
-        else:
-            self._apply_confirmed()
+            return
+        self._apply_confirmed()
+        if self._gathered:
+            for _ in range(0 if self._pending else _TURNS_OF_A_CALLER):
+                await trio.lowlevel.checkpoint()
+            self._gather()
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
@@ -159,16 +204,16 @@ class Leader:
         pending, core, now_s = self._pending, self._core, trio.current_time()
         while pending and pending[0].position <= last:
             each = pending.popleft()
-            entry = each.entry
-            began_s = trio.current_time() if entry.kind == Kind.CHECK else 0.0
-            answer = core.apply(each.position, entry, each.call) or Answer(Code.DONE, position=each.position)
-            if entry.kind in (Kind.COMMAND, Kind.TOUCH):
+            entry, kind = each.entry, each.entry.kind
+            began_s = trio.current_time() if kind == _CHECK else 0.0
+            answer = core.apply(each.position, entry, each.call) or Answer(_DONE, position=each.position)
+            if kind in (_COMMAND, _TOUCH):
                 self._heard[entry.session] = now_s
-            elif entry.kind == Kind.CHECK and core.checked is not None:
+            elif kind == _CHECK and core.checked is not None:
                 duration_s = trio.current_time() - began_s
                 self._no_check_before_s = trio.current_time() + duration_s / _CHECK_SHARE
                 found = [*core.checked[0], core.checked[1]]
-                self._push(MachineEntry(Kind.HASH, body=json.dumps(found).encode()), None, [])
+                self._append(MachineEntry(Kind.HASH, body=json.dumps(found).encode()))
             for visit, place in each.waiting:
                 self._answer(visit, place, answer)
         self._check_now_and_then()
@@ -180,7 +225,7 @@ class Leader:
         is_due = every is not None and self._core.commands >= self._next_check
         if every is not None and is_due and trio.current_time() >= self._no_check_before_s:
             self._next_check = self._core.commands + every
-            self._push(MachineEntry(Kind.CHECK), None, [])
+            self._append(MachineEntry(Kind.CHECK))
 
     def _answer(self, visit: Visit, place: int, answer: Answer) -> None:
         response = visit.answered(place, answer)
@@ -214,21 +259,22 @@ class Leader:
                 if now_s - max(began_s, self._heard.setdefault(session, now_s)) > timeout_s
             ]
             if silent and self.error is None:
-                self._push(MachineEntry(Kind.EXPIRE, body=json.dumps(silent).encode()), None, [])
+                self._append(MachineEntry(Kind.EXPIRE, body=json.dumps(silent).encode()))
 
     def ask_whether_deposed(self) -> None:
         """Appends a barrier: if somebody else has taken over, the leader learns it by that (L5)."""
         if self.error is None:
-            self._push(MachineEntry(Kind.BARRIER), None, [])
+            self._append(MachineEntry(Kind.BARRIER))
 
     def fail(self, error: Exception) -> None:
         """Ends: the log's writer has failed with this error, or is being left."""
         if self.error is not None:
             return
         self.error = error
-        waiting = [*self._readers, *(each for pending in self._pending for each in pending.waiting)]
-        self._readers.clear()
+        entries = [*self._pending, *self._gathered.entries]
+        waiting = [*self._gathered.readers, *(each for pending in entries for each in pending.waiting)]
         self._pending.clear()
+        self._gathered = _Gathered()
         for visit in dict.fromkeys(visit for visit, _ in waiting):
             self._ready.setdefault(visit.reply, []).append(visit.refused())
         self._reply()

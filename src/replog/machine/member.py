@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from replog.errors import (
+    EntryNotFoundError,
     FencedError,
     KeyExistsError,
     LedgerNotFoundError,
@@ -49,7 +50,40 @@ _AGAIN_S = 0.1  # after a failed attempt, doubled each time
 _AGAIN_MAX_S = 2.0
 # How long a new leader waits for the next entries before it gives up, so that another one may try.
 _NOTHING_NEW_S = 30.0
+# Of what comes one after the other, a follower applies some at a time, unless a read waits for it: asking the bookies for each
+# batch would cost the members more than the commands do.
+_REST_S = 0.05
 _APPLIED_AT_ONCE = 500  # entries, between which other tasks have their turn
+
+
+class _Waiters:
+    """The tasks that wait until entries are applied here."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[trio.Event, Position] = {}
+        self._come = trio.Event()
+
+    async def wait(self, position: Position) -> None:
+        """Returns once `applied` was called with this position, or one behind it."""
+        event = trio.Event()
+        self._waiting[event] = position
+        self._come.set()
+        try:
+            await event.wait()
+        finally:
+            self._waiting.pop(event, None)
+
+    def applied(self, position: Position) -> None:
+        """Wakes those that wait for nothing further."""
+        for event in [each for each, wanted in self._waiting.items() if wanted <= position]:
+            event.set()
+
+    async def rest(self) -> None:
+        """Waits a moment, or until somebody waits."""
+        if not self._waiting:
+            self._come = trio.Event()
+            with trio.move_on_after(_REST_S):
+                await self._come.wait()
 
 
 class Member:
@@ -78,25 +112,17 @@ class Member:
         self._applying = trio.Lock()
         self._following = trio.CancelScope()
         self._is_elected = False
-        self._waiting: dict[trio.Event, Position] = {}
+        self._waiters = _Waiters()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def until_applied(self, position: Position) -> None:
         """Returns when all up to this position is applied here. The caller sets the deadline."""
         while self.core.position < position:
-            event = trio.Event()
-            self._waiting[event] = position
-            try:
-                await event.wait()
-            finally:
-                self._waiting.pop(event, None)
+            await self._waiters.wait(position)
 
     def _applied(self) -> None:
-        if self._waiting:
-            position = self.core.position
-            for event in [each for each, wanted in self._waiting.items() if wanted <= position]:
-                event.set()
+        self._waiters.applied(self.core.position)
 
     # -- following ----------------------------------------------------------------------------------------------------
 
@@ -141,12 +167,17 @@ class Member:
 
     async def _read(self, before_segment: int | None, *, follow: bool) -> None:
         """Applies what comes behind what is applied: to the end, or up to this segment."""
-        core, password = self.core, self._log_options.password
-        after = core.position if core.position.segment else None
+        core, password, begin = self.core, self._log_options.password, self.core.position
+        after = begin if begin.segment else None
         async with self._logs.read_log(self.name, after=after, follow=follow, password=password) as reader:
             while True:
-                with trio.fail_after(_NOTHING_NEW_S if before_segment else float("inf")):
-                    batch = await reader.receive_batch()
+                try:
+                    batch: RecordBatch | None = reader.receive_batch_nowait()
+                except (trio.WouldBlock, EntryNotFoundError, LedgerNotFoundError):  # which the other call explains
+                    if follow and not before_segment and core.position != begin:
+                        await self._waiters.rest()
+                    with trio.fail_after(_NOTHING_NEW_S if before_segment else float("inf")):
+                        batch = await reader.receive_batch()
                 if batch is None or (before_segment and batch.segment >= before_segment):
                     return
                 await self._apply(batch)

@@ -30,6 +30,9 @@ from replog.protocol.model import Position
 from replog.records.paths import log_key_path
 from replog.runtime.nursery import open_service_nursery
 
+# Members of enums are looked up slowly, and each call does so.
+_COMMAND, _DONE = int(Kind.COMMAND), int(Code.DONE)
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -116,8 +119,7 @@ class RunningMachine(Generic[State]):
         Raises `CommandFailedError` (applied), `CommandRefusedError` (not written), `CommandTimeoutError` and
         `SessionExpiredError` (outcome unknown), TypeError for arguments that are not of the command's types. If cancelled,
         the outcome is unknown."""
-        known = self._member.core.machine.find(command)
-        return await self._call(known, known.encode(args, kwargs))  # type: ignore[no-any-return]
+        return await self._call(self._member.core.machine.find(command), *args, **kwargs)  # type: ignore[no-any-return]
 
     async def next_id(self) -> CommandId:
         """An id for one command, to be kept before `call_as` sends it: then the command may be repeated, by any process, until it
@@ -137,7 +139,8 @@ class RunningMachine(Generic[State]):
         Raises `SessionExpiredError` if the id's session has ended: then it is unknown whether the command was applied before."""
         wanted = CommandId.parse(command_id)
         known = self._member.core.machine.find(command)
-        answer = await self._ask(wanted, known.encode(args, kwargs))
+        body, floor = known.encode(args, kwargs), self._session.floor(wanted)
+        answer = await self._caller.ask(MachineEntry(_COMMAND, *wanted, floor, body=body))
         self._session.ended(wanted)
         return self._result(known, wanted, answer)  # type: ignore[no-any-return]
 
@@ -145,28 +148,30 @@ class RunningMachine(Generic[State]):
         """The command of this name, as a method."""
         if name.startswith("_"):
             raise AttributeError(name)
-        return partial(self.call, self._command_named(name))
+        return partial(self._call, self._known(name))
 
     def _command_named(self, name: str) -> Callable[..., Any]:
+        return self._known(name).function
+
+    def _known(self, name: str) -> Command:
         machine = self._member.core.machine
         if name not in machine.by_attribute:
             raise AttributeError(f"{machine.machine.__name__} has no command {name!r}")
-        return machine.by_attribute[name].function
+        return machine.by_attribute[name]
 
-    async def _call(self, command: Command, body: bytes) -> Any:
-        command_id = await self._session.begin()
+    async def _call(self, command: Command, /, *args: Any, **kwargs: Any) -> Any:
+        body = command.encode(args, kwargs)
+        session = self._session
+        command_id = session.begin_nowait() or await session.begin()
         try:
-            answer = await self._ask(command_id, body)
+            floor = session.floor(command_id)
+            answer = await self._caller.ask(MachineEntry(_COMMAND, *command_id, floor, body=body))
         finally:
-            self._session.ended(command_id)
+            session.ended(command_id)
         return self._result(command, command_id, answer)
 
-    async def _ask(self, command_id: CommandId, body: bytes) -> Answer:
-        floor = self._session.floor(command_id)
-        return await self._caller.ask(MachineEntry(Kind.COMMAND, *command_id, floor, body=body))
-
     def _result(self, command: Command, command_id: CommandId, answer: Answer) -> Any:
-        if answer.code == Code.DONE:
+        if answer.code == _DONE:
             return command.decode_result(answer.body)
         if answer.code == Code.FAILED:
             kind, text = json.loads(answer.body)

@@ -66,10 +66,17 @@ class Session:
                 f"no session, or room in it, for {self._call_timeout_s} s: no leader answered, or {self._calls_max} commands "
                 "are under way; this one was not sent"
             )
-        found = CommandId(self._id, self._next)
-        self._next += 1
-        self._unanswered[found.sequence] = None
-        return found
+        return self._next_id()
+
+    def begin_nowait(self) -> CommandId | None:
+        """As `begin`, for who need not wait; None otherwise."""
+        return self._next_id() if self._is_free else None
+
+    def _next_id(self) -> CommandId:
+        sequence = self._next
+        self._next = sequence + 1
+        self._unanswered[sequence] = None
+        return CommandId(self._id, sequence)
 
     @property
     def _is_free(self) -> bool:
@@ -92,8 +99,9 @@ class Session:
     def ended(self, command_id: CommandId) -> None:
         """The command was answered, or nobody will repeat it."""
         if command_id.session == self._id:
-            was_full = not self._is_free
-            self._unanswered.pop(command_id.sequence, None)
+            unanswered = self._unanswered
+            was_full = len(unanswered) >= self._calls_max
+            unanswered.pop(command_id.sequence, None)
             if was_full:
                 self._freed.set()
                 self._freed = trio.Event()

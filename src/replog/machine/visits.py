@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from replog.abc import Reply
-from replog.errors import RemoteProtocolError
-from replog.machine.entries import Answer, Code, MachineEntry, decode_request
+from replog.errors import RemoteProtocolError, UnknownCommandError
+from replog.machine.entries import Answer, Code, MachineEntry, decode_entry
 from replog.protocol.batch import Batch, build, check_damage
 from replog.protocol.digest import Digest, DigestType, ledger_key
 from replog.protocol.messages import AddRequest, Request, Response, Status
@@ -113,8 +113,8 @@ class Reception:
             return Visit(request.request_id, reply, 0).refused()
         try:
             check_damage(request.batch)
-            entries = [decode_request(each) for each in request.batch.payloads()]
-        except RemoteProtocolError as error:
+            entries = [decode_entry(each) for each in request.batch.payloads()]
+        except (RemoteProtocolError, UnknownCommandError) as error:
             return Response(request.request_id, Status.BAD_REQUEST, detail=str(error))
         self.leader.take(Visit(request.request_id, reply, len(entries)), entries)
         return None
