@@ -30,11 +30,21 @@ CONFIRMING_S = 10.0  # for a few hundred appends, on a busy machine
 RECENT_MIN = 20  # appends in a second, so that their p99 says something
 
 
-def reading_lags_s(events: Sequence[Event]) -> list[float]:
-    """How long after it was confirmed each append was first seen by each reader; ascending."""
+def reading_pauses_s(events: Sequence[Event]) -> list[float]:
+    """How long each reader read nothing while there was an append to read, before each that it read; ascending.
+
+    Not how late it read them: entries that are appended faster than a busy machine reads them are read later and later."""
     confirmed = {event.position: event.at_s for event in events if event.kind == "confirmed"}
-    saw = [event for event in events if event.kind == "saw" and event.position in confirmed]
-    return sorted(event.at_s - confirmed[event.position] for event in saw)
+    last_s: dict[str, float] = {}
+    pauses: list[float] = []
+    for event in sorted(events, key=lambda event: event.at_s):
+        reader = event.actor.partition(".")[0]
+        if event.kind == "reading":
+            last_s.setdefault(reader, event.at_s)
+        elif event.kind == "saw" and event.position in confirmed:
+            pauses.append(max(0.0, event.at_s - max(last_s[reader], confirmed[event.position])))
+            last_s[reader] = event.at_s
+    return sorted(pauses)
 
 
 @attrs.define

@@ -10,7 +10,7 @@ import trio
 
 from replog.testing import TcpProxy, Weather
 from replog.testing.history import latencies_s
-from tests.failures.cluster import CONFIRMING_S, READER_LAGS_S, Bookie, Cluster, cluster, reading_lags_s
+from tests.failures.cluster import CONFIRMING_S, READER_LAGS_S, Bookie, Cluster, cluster, reading_pauses_s
 from tests.failures.options import CLIENT, NOTICING_S, REPLACING_S, RETURNING_S, TAKING_OVER_S
 from tests.failures.processes import Process
 
@@ -75,7 +75,7 @@ async def test_bookies_behind_a_bad_network_are_replaced_then_used(tmp_path: Pat
             proxy_of(bookie).mend()
         await found.p99_recovers(calm_p99_s, since_s, RETURNING_S)
 
-        assert reading_lags_s(found.events())[-1] < READER_LAGS_S
+        assert reading_pauses_s(found.events())[-1] < READER_LAGS_S
         victim = (await found.ensemble())[2]
         found.note(f"a black hole: bookie {victim.number}; the writer is killed, and another one takes over")
         proxy_of(victim).swallow()

@@ -20,7 +20,7 @@ from replog.protocol.messages import (
 )
 from replog.protocol.quorum import Quorum
 from replog.testing import FaultyMetastore
-from tests.kit import Cluster, cluster, settle
+from tests.kit import Cluster, Wire, cluster, settle
 from tests.lanes.seeds import seeds
 
 
@@ -159,6 +159,45 @@ async def test_a_follower_has_one_long_poll_at_each_bookie(
         ]
         assert polls[1] < 10
         assert max(polls) < 700
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(8, few=1))
+async def test_follower_is_never_late_when_bookies_fall_silent(
+    seed: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Two of five bookies are deaf, mute or slow at a time. No deadline of a read passes before another bookie is asked."""
+    chance = Random(seed)
+    options = replog.ClientOptions(
+        add_timeout_s=1.0, read_timeout_s=1.0, speculative_read_after_s=0.2, follow_wait_s=0.5, bookie_retry_after_s=1.0
+    )
+    confirmed_s: list[float] = []
+    async with followed_log(5, options, quorum=Quorum(3, 3, 2)) as (world, log, reader), trio.open_nursery() as nursery:
+
+        async def append() -> None:
+            while len(confirmed_s) < 300:
+                await log.append(b"%d" % len(confirmed_s))
+                confirmed_s.append(trio.current_time())
+                await trio.sleep(0.05)
+
+        async def disturb() -> None:
+            spoilt: list[Wire] = []
+            while True:
+                spoilt.append(chance.choice([each.wire for each in world.bookies if each.wire not in spoilt]))
+                spoilt[-1].is_deaf, spoilt[-1].is_mute, spoilt[-1].delay_s = chance.choice(
+                    ((True, False, 0.0), (False, True, 0.0), (False, False, 0.9))
+                )
+                await trio.sleep(4.0)
+                for wire in spoilt[:-1]:
+                    wire.is_deaf, wire.is_mute, wire.delay_s = False, False, 0.0
+                del spoilt[:-1]
+
+        nursery.start_soon(append)
+        nursery.start_soon(disturb)
+        seen_s = await followed(reader, 300)
+        nursery.cancel_scope.cancel()
+    lags_s = [seen - confirmed for seen, confirmed in zip(seen_s, confirmed_s, strict=True)]
+    assert max(lags_s) < options.follow_wait_s + 2 * options.speculative_read_after_s
 
 
 @pytest.mark.parametrize("seed", seeds(10, few=2, fast=1))
