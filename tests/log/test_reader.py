@@ -24,6 +24,7 @@ from replog.log.log_reader import LogReader
 from replog.protocol.model import Position
 from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_log, until
+from tests.lanes.seeds import some
 
 QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, bookie_retry_after_s=1.0)
 
@@ -327,7 +328,7 @@ async def test_a_follower_sees_entries_soon_across_rolls_and_takeovers(
         assert max(lags) < 0.5, "a follower hears of idle writers by their explicit last add confirmed"
 
 
-@pytest.mark.parametrize("step_s", [0.003, 0.011, 0.05, 0.3, 1.1])
+@pytest.mark.parametrize("step_s", some([0.011, 0.3, 0.003, 0.05, 1.1], fast=2))
 async def test_waits_that_are_cancelled_again_and_again_lose_nothing(
     step_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
