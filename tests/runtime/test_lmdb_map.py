@@ -192,12 +192,12 @@ def test_threads_that_fork_at_once_leave_no_lock_behind(tmp_path: Path, monkeypa
 
     with opened(tmp_path) as found:
         statuses: list[int] = []
-        threads = [threading.Thread(target=lambda: statuses.extend(forked(child) for _ in range(8))) for _ in range(3)]
+        threads = [threading.Thread(target=lambda: statuses.extend(forked(child) for _ in range(4))) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert statuses == [3] * 24
+        assert statuses == [3] * 12
         assert found.writing.acquire(timeout=5)
         found.writing.release()
         assert found.gate.alone(lambda: None, timeout_s=5)

@@ -57,7 +57,9 @@ def test_a_full_disk_serves_reads_and_fences_and_recovers() -> None:
 
 
 @pytest.mark.sized
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, pytest.param(errno.EDQUOT, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.EIO, pytest.param(errno.EDQUOT, marks=pytest.mark.long(is_sampled=False))]
+)
 def test_an_error_at_every_change_of_the_disk(code: int, is_long: bool) -> None:
     """At every third in `make test`: which ones, differs from one error to the other."""
     first, step = (1, 1) if is_long else (1 + code % 3, 3)

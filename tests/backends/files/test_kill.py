@@ -148,7 +148,7 @@ write(*sys.argv[1:])
 
 @pytest.mark.sized
 @pytest.mark.crash
-@pytest.mark.parametrize("where", [pytest.param("inside", marks=pytest.mark.long), "elsewhere"])
+@pytest.mark.parametrize("where", [pytest.param("inside", marks=pytest.mark.long(is_sampled=False)), "elsewhere"])
 def test_acknowledged_entries_survive_kills(where: str, tmp_path: Path, is_long: bool) -> None:
     """More kills than planned if the writers had no time for something: how much they do depends on the machine."""
     kills = 120 if is_long else 3

@@ -36,7 +36,7 @@ SMALL = FilesOptions(journal_file_bytes=64 << 10)
     [
         FilesOptions(),
         pytest.param(SMALL, marks=pytest.mark.long(is_sampled=False)),
-        pytest.param(FilesOptions(journal_file_bytes=70_001, spare_files=0), marks=pytest.mark.long),
+        pytest.param(FilesOptions(journal_file_bytes=70_001, spare_files=0), marks=pytest.mark.long(is_sampled=False)),
     ],
 )
 def test_exam(tmp_path: Path, options: FilesOptions, is_long: bool) -> None:

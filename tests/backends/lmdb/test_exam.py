@@ -13,7 +13,7 @@ from replog.testing import check_storage
     "options",
     [
         LMDBStorageOptions(map_bytes=1 << 20, read_ahead=False),
-        pytest.param(LMDBStorageOptions(), marks=pytest.mark.long),
+        pytest.param(LMDBStorageOptions(), marks=pytest.mark.long(is_sampled=False)),
     ],
 )
 def test_exam(tmp_path: Path, options: LMDBStorageOptions, is_long: bool) -> None:

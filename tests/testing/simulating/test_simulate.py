@@ -379,7 +379,7 @@ EFFECTS = {
 def test_without_faults_nothing_happens() -> None:
     async def app(cluster: SimulatedCluster) -> dict[str, int]:
         cluster.start("writer", append_for_ever)
-        await trio.sleep(20)
+        await trio.sleep(8)
         return dict(cluster.happened)
 
     assert simulate(app, seed=1, faults=CALM) == {"LogTakenOver": 1}
