@@ -111,7 +111,7 @@ def test_a_bookie_to_be_drained_that_is_not_known(replog_bookies: Callable[..., 
 @pytest.mark.parametrize(
     ("command", "fact", "sentence"),
     [
-        ("collect-garbage", {"dropped_ledgers": []}, "0 deleted ledgers dropped"),
+        ("collect-garbage", {"dropped_ledgers": []}, "no deleted ledgers dropped"),
         ("compact", {}, "compacted: "),
         ("scrub", {"damage": []}, "scrubbed: all well"),
     ],

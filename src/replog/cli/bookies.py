@@ -17,7 +17,7 @@ from replog.api import Client
 from replog.cli.apps import App
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.draining import drain, only_one, rebalance, undrain
-from replog.cli.figures import as_count, as_duration
+from replog.cli.figures import as_count, as_duration, counted
 from replog.cli.output import (
     AsJSON,
     Listing,
@@ -159,7 +159,7 @@ def collect_garbage(
 
     async def collect(bookie: RemoteBookie) -> _Done:
         dropped = await bookie.collect_garbage(timeout_s=timeout_s)
-        return _Done({"dropped_ledgers": dropped}, f"{_counted(len(dropped), 'deleted ledger')} dropped")
+        return _Done({"dropped_ledgers": dropped}, f"{counted(len(dropped), 'deleted ledger')} dropped")
 
     _have(connection, ids, collect, "collecting garbage", at_once, for_programs)
 
@@ -203,7 +203,9 @@ def scrub(
             for each in damage
         ]
         sentence = (
-            f"scrubbed: {_counted(len(damage), 'batch')} damaged{''.join(lines)}" if damage else "scrubbed: all well"
+            f"scrubbed: {counted(len(damage), 'batch', 'batches')} damaged{''.join(lines)}"
+            if damage
+            else "scrubbed: all well"
         )
         return _Done({"damage": [attrs.asdict(each) for each in damage]}, sentence, is_well=not damage)
 
@@ -242,11 +244,6 @@ async def _declare_lost(connection: Connection, ids: Sequence[str], accept_loss:
     emit(f"declared lost: {', '.join(ids)}\n")
     for each in at_risk:
         emit(f"  may be gone: {each}\n")
-
-
-def _counted(count: int, what: str) -> str:
-    plural = f"{what}es" if what.endswith("h") else f"{what}s"
-    return f"{count} {what if count == 1 else plural}"
 
 
 def _change(before: float | None, after: float | None) -> str:

@@ -26,6 +26,11 @@ def as_count(value: float | None) -> str | None:
     return f"{value:.{digits}f}{unit}"
 
 
+def counted(count: int, what: str, plural: str = "") -> str:
+    """How many of something, in words: no segments, 1 segment, 2 segments."""
+    return f"1 {what}" if count == 1 else f"{count or 'no'} {plural or what + 's'}"
+
+
 def as_duration(seconds: float | None) -> str | None:
     """A duration in at most six characters, to two or three digits: 83us, 1.2ms, 45ms, 3.1s, 2m05s, 3h10m, 12d."""
     if seconds is None:

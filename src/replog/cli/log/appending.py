@@ -24,6 +24,7 @@ import typer
 from replog.api import Client
 from replog.cli.connecting import Connection, Stop, client_from, run_gently, takes_connection
 from replog.cli.entries import Delimiter, Form, InputError, LengthPrefixed, Null, form_of
+from replog.cli.figures import counted
 from replog.cli.output import AsJSON, OutputClosed, as_size, emit, print_json, print_json_line, standard_output, watched
 from replog.cli.streams import input_bytes, read_input, write_output
 from replog.errors import ConfigError, ReplogError
@@ -384,7 +385,7 @@ class Appending:
         tally, name = self.tally, self._asked.name
         if not tally.confirmed:
             return f"log {name}: nothing to append"
-        count = "1 entry" if tally.confirmed == 1 else f"{tally.confirmed} entries"
+        count = counted(tally.confirmed, "entry", "entries")
         where = f"at {tally.first}" if tally.confirmed == 1 else f"from {tally.first} to {tally.last_confirmed}"
         size, rate = as_size(tally.pushed_bytes), as_size(int(tally.pushed_bytes / max(duration_s, 0.001)))
         pace = f", {rate}/s" if tally.pushed_bytes >= _PACED_BYTES else ""

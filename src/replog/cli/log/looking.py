@@ -8,7 +8,7 @@ import typer
 
 from replog.api import Client
 from replog.cli.connecting import Connection, client_from, concurrently, confirm, run, takes_connection
-from replog.cli.figures import parse_duration_s
+from replog.cli.figures import counted, parse_duration_s
 from replog.cli.ledger.facts import LedgerFacts, facts_of, time_for_people, time_of
 from replog.cli.output import AsJSON, Listing, as_size, emit, print_json, print_json_line
 from replog.config.client import UNBOUNDED
@@ -231,9 +231,8 @@ def _print(metadata: LogMetadata, found: list[tuple[Segment, LedgerFacts | None]
     problems = [facts.problem for facts in known if facts.problem is not None]
     at_least = "at least " if any(facts.entries is None for facts in known) else ""
     count = "1 segment" if len(found) == 1 else f"{len(found)} segments"
-    emit(
-        f"log {metadata.name}: {count}, {at_least}{entries} {'entry' if entries == 1 else 'entries'}{total}; {_state(found)}\n"
-    )
+    holds = f"{count}, {at_least}{entries} {'entry' if entries == 1 else 'entries'}{total}"
+    emit(f"log {metadata.name}: {holds}; {_state(found)}\n")
     if metadata.is_unbounded:
         emit(f"its ledgers are unbounded; the last one is led in term {found[-1][0].term}\n")
     for problem in problems:
@@ -270,8 +269,7 @@ def trim(
     if for_programs:
         print_json({"log": name, "dropped_segments": dropped, "begins_at": str(begins_at)})
     else:
-        count = "1 segment" if dropped == 1 else f"{dropped or 'no'} segments"
-        emit(f"log {name}: {count} dropped; it begins at {begins_at}\n")
+        emit(f"log {name}: {counted(dropped, 'segment')} dropped; it begins at {begins_at}\n")
 
 
 async def _trim(connection: Connection, name: str, before: Position, ignore_cursors: bool) -> tuple[int, Position]:
@@ -300,8 +298,7 @@ def sweep(
     if for_programs:
         print_json({"log": name, "deleted_ledgers": deleted})
     else:
-        count = "1 ledger" if len(deleted) == 1 else f"{len(deleted) or 'no'} ledgers"
-        emit(f"log {name}: {count} deleted that it does not need\n")
+        emit(f"log {name}: {counted(len(deleted), 'ledger')} deleted that it does not need\n")
 
 
 async def _sweep(connection: Connection, name: str, grace_s: float, job: str | None) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from replog.cli.connecting import Connection, client_from, confirm, run, takes_connection
-from replog.cli.figures import parse_duration_s
+from replog.cli.figures import counted, parse_duration_s
 from replog.cli.ledger.facts import time_for_people, time_of
 from replog.cli.log.looking import Name
 from replog.cli.output import AsJSON, Listing, emit, print_json
@@ -50,8 +50,7 @@ def retain(
     if for_programs:
         print_json({"log": name, "dropped_segments": dropped, "begins_at": str(begins_at)})
     else:
-        count = "1 segment" if dropped == 1 else f"{dropped or 'no'} segments"
-        emit(f"log {name}: {count} dropped; it begins at {begins_at}\n")
+        emit(f"log {name}: {counted(dropped, 'segment')} dropped; it begins at {begins_at}\n")
 
 
 async def _retain(connection: Connection, name: str, kept: Retention) -> tuple[int, Position]:
@@ -87,7 +86,7 @@ def compact(
         counts = {"read_entries": done.read_entries, "kept_entries": done.kept_entries, "keys": done.keys}
         print_json({"log": name, "into": into, **counts, "through": through})
     else:
-        read = "1 entry" if done.read_entries == 1 else f"{done.read_entries} entries"
+        read = counted(done.read_entries, "entry", "entries")
         behind = "" if done.through is None else f", up to {done.through}"
         emit(f"log {into}: {done.kept_entries} of {read} kept, of {done.keys} keys; log {name} was read{behind}\n")
 
@@ -126,8 +125,7 @@ def transactions(
         if for_programs:
             print_json({"log": name, "retired": retired})
         else:
-            count = "1 transaction" if len(retired) == 1 else f"{len(retired) or 'no'} transactions"
-            emit(f"log {name}: {count} retired\n")
+            emit(f"log {name}: {counted(len(retired), 'transaction')} retired\n")
         return
     found = run(_transactions, connection, name)
     if for_programs:
