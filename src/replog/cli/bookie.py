@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from replog.abc import UNBOUNDED
+from replog.backends.directory import FORMAT_FILE
 from replog.backends.files.inspecting import inspect_storage
 from replog.backends.inspection.reports import StorageReport
 from replog.cli.apps import App
@@ -32,7 +33,6 @@ from replog.registry import Registry
 
 app = App(invoke_without_command=True, callback=serve)
 
-_FORMAT_FILE = "storage.json"
 # A disk of its own for a bookie has this from the beginning, and is empty all the same.
 _OF_A_FILE_SYSTEM = {"lost+found"}
 
@@ -83,7 +83,7 @@ def _check_is_empty(path: str) -> None:
         return
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; name a directory that is empty, or can be made") from error
-    if _FORMAT_FILE in names:
+    if FORMAT_FILE in names:
         raise ConfigError(f"{path} has a storage already: `replog bookie info` says which; name another directory")
     if names:
         raise ConfigError(f"{path} is not empty: it has {', '.join(names[:3])}; name another directory")

@@ -123,7 +123,7 @@ def test_a_relative_path_means_the_same_after_chdir(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"format": "replog files storage", "version": 2, "bookie_id": "%s"}', "version 2, this replog reads"),
+        ('{"format": "replog files storage", "version": 2, "bookie_id": "%s"}', "version 2, this storage reads"),
         (
             '{"format": "replog files storage", "version": 1, "bookie_id": "%s", "journal": "lost"}',
             "version 1 with journal 'lost'",

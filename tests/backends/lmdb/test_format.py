@@ -44,7 +44,7 @@ def make(directory: Path, text: str) -> None:
 
 
 def write_storage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replog.backends.lmdb.opening.new_bookie_id", lambda expected, path: BOOKIE_ID)
+    monkeypatch.setattr("replog.backends.lmdb.opening.new_bookie_id", lambda disk, expected, path: BOOKIE_ID)
     with contextlib.closing(open_storage(str(directory))) as storage:
         storage.commit([PutBatch(FIRST), PutBatch(THIRD), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5)])
         storage._maintenance.stop()  # so that what is left of ledger 10 stays

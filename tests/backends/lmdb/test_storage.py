@@ -91,7 +91,7 @@ def test_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
 def test_neither_storage_opens_the_others_directory(tmp_path: Path) -> None:
     with opened(tmp_path / "lmdb"), contextlib.closing(files.open_storage(str(tmp_path / "files"))):
         pass
-    with pytest.raises(StorageIdentityError, match=r"says 'replog files storage'.*open it with the storage it says"):
+    with pytest.raises(StorageIdentityError, match=r"says 'replog files storage'.*open it with the storage that it names"):
         open_storage(str(tmp_path / "files"))
     with pytest.raises(StorageIdentityError, match="says 'replog lmdb storage'"):
         files.open_storage(str(tmp_path / "lmdb"))

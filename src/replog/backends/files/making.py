@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from replog.backends.directory import FORMAT_FILE, LOCK_FILE, identity_of, make_directories, new_bookie_id
 from replog.backends.disk import Disk, named_errors, read_all, write_file_atomically
 from replog.backends.durable_mark import make_mark
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, pack_catalog
 from replog.backends.files.directory import (
-    FORMAT_FILE,
     JOURNAL,
     JOURNAL_COOKIE,
-    LOCK_FILE,
     LOGS,
-    identity_of,
     journal_number,
-    make_directories,
-    new_bookie_id,
     read_journal_cookie,
     read_making,
     write_format,

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import attrs
 
+from replog.backends.directory import identity_of
 from replog.backends.disk import Disk, named_errors, read_all, write_all
 from replog.backends.durable_mark import DurableMark
 from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
@@ -21,7 +22,6 @@ from replog.backends.files.directory import (
     Format,
     check_journal_cookie,
     entry_log_name,
-    identity_of,
     journal_name,
     journal_number,
     read_format,

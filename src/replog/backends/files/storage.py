@@ -24,11 +24,12 @@ from contextlib import contextmanager, suppress
 import attrs
 
 from replog.abc import Damage, Doubt, StoredRange
+from replog.backends.directory import DirectoryLock, LockedStorage, check_is_ours
 from replog.backends.disk import Disk, named_error, named_errors
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.committing import Committer
 from replog.backends.files.contents import Contents
-from replog.backends.files.directory import DirectoryLock, check_is_ours
+from replog.backends.files.directory import OWN_NAMES
 from replog.backends.files.holdings import stored_ranges
 from replog.backends.files.journal import Journal
 from replog.backends.files.lookup import SMALL_BYTES, Lookup
@@ -37,7 +38,6 @@ from replog.backends.files.opening import Opened, close_files, current_file, ope
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool
 from replog.backends.lifecycle import Lifecycle, State
-from replog.backends.locked import LockedStorage
 from replog.errors import ConfigError, StorageFailedError, StorageFullError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation
@@ -56,7 +56,7 @@ class FilesStorage(LockedStorage):
         self._disk = disk
         self._lifecycle = Lifecycle(path)
         self._commit_lock = threading.Lock()
-        check_is_ours(disk, path)
+        check_is_ours(disk, path, OWN_NAMES)
         self._locks: list[DirectoryLock] = []
         started = time.monotonic()
         try:

@@ -10,13 +10,12 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from replog.backends.directory import FORMAT_FILE, read_owner
 from replog.backends.disk import Disk, named_errors, read_all
 from replog.errors import StorageDamagedError
 from replog.runtime.platform import NO_ACCESS_TIME, table_of_locks
 
-FORMAT_FILE = "storage.json"
 _FORMAT_BYTES_MAX = 64 << 10
-_OWNER_BYTES_MAX = 32
 
 Progress = Callable[[int], None]
 """Called with how many bytes were read since its last call."""
@@ -45,14 +44,9 @@ READ_ONLY = ReadOnlyDisk()
 def owner_of(lock_path: str) -> int | None:
     """The process that wrote its id into the lock file last: it has the storage open, or had it."""
     try:
-        fd = READ_ONLY.open(lock_path)
-        try:
-            text = read_all(READ_ONLY, fd, _OWNER_BYTES_MAX, 0).decode("ascii", "replace").strip()
-        finally:
-            READ_ONLY.close(fd)
+        return read_owner(READ_ONLY, lock_path)
     except OSError:
         return None
-    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def is_locked(lock_path: str) -> bool | None:

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 
 import lmdb
 
+from replog.backends.directory import FORMAT_FILE, LOCK_FILE, identity_of
 from replog.backends.inspection.ledgers import IDENTITY, Copy, LedgerInspection
 from replog.backends.inspection.read_only import READ_ONLY, Progress, is_locked, owner_of
 from replog.backends.inspection.reports import BatchReport, LedgerReport, Problem, StorageReport
 from replog.backends.inspection.vouching import read_vouching
-from replog.backends.lmdb.directory import FORMAT_FILE, LOCK_FILE, identity_of, read_bookie_id
+from replog.backends.lmdb.directory import read_bookie_id
 from replog.backends.lmdb.records import (
     BATCH,
     BATCH_KEY_BYTES,
@@ -49,7 +50,7 @@ _BYTES_AT_ONCE = 16 << 20
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[lmdb.Environment, str]]:
     """The environment and the bookie's id. Raises `StorageIdentityError`, `StorageDamagedError`, `StorageFailedError`."""
-    bookie_id = read_bookie_id(path, "")
+    bookie_id = read_bookie_id(READ_ONLY, path, "")
     if bookie_id is None:
         raise StorageIdentityError(
             f"{path} holds no storage of replog: it has no {FORMAT_FILE}",

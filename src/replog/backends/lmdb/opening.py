@@ -10,16 +10,10 @@ from contextlib import contextmanager
 import attrs
 import lmdb
 
-from replog.backends.disk import Disk
+from replog.backends.directory import identity_of, new_bookie_id
+from replog.backends.disk import Disk, named_errors
 from replog.backends.durable_mark import DurableMark, make_mark
-from replog.backends.lmdb.directory import (
-    Former,
-    identity_of,
-    named_errors,
-    new_bookie_id,
-    read_bookie_id,
-    write_format,
-)
+from replog.backends.lmdb.directory import Former, read_bookie_id, write_format
 from replog.backends.lmdb.options import LMDBStorageOptions
 from replog.backends.lmdb.records import (
     DELETED,
@@ -65,19 +59,19 @@ class Opened:
     with_dropped: set[int]
 
 
-def open_directory(path: str, options: LMDBStorageOptions, former: Former) -> Opened:
+def open_directory(disk: Disk, path: str, options: LMDBStorageOptions, former: Former) -> Opened:
     """Opens the storage in a directory that is locked, or makes one. On an error nothing stays open."""
-    bookie_id = read_bookie_id(path, options.expected_bookie_id)
+    bookie_id = read_bookie_id(disk, path, options.expected_bookie_id)
     data = f"{path}/{DATA_FILE}"
     if bookie_id is None:
         _check_half_made(path)
-        bookie_id = new_bookie_id(options.expected_bookie_id, path)
+        bookie_id = new_bookie_id(disk, options.expected_bookie_id, path)
         with _named_lmdb_errors(path):
-            _make(path, bookie_id)
+            _make(disk, path, bookie_id)
     elif not os.path.exists(data):
         # LMDB would make an empty one, and the bookie would deny all that it acknowledged.
         raise StorageDamagedError(f"{data} is missing", _RECOVER)
-    mark = DurableMark(Disk(), path, identity_of(bookie_id))
+    mark = DurableMark(disk, path, identity_of(bookie_id))
     try:
         with _named_lmdb_errors(path):
             # Before LMDB maps the file: it follows damaged pages blindly.
@@ -160,11 +154,11 @@ def _settle(lmdb_map: LMDBMap, damaged: Iterable[bytes]) -> None:
         lmdb_map.environment.sync(True)
 
 
-def _make(path: str, bookie_id: str) -> None:
+def _make(disk: Disk, path: str, bookie_id: str) -> None:
     # In this order: the format file comes last, and says that all else is there.
-    make_mark(Disk(), path, identity_of(bookie_id))
+    make_mark(disk, path, identity_of(bookie_id))
     make_data_file(path, [(FORMAT_KEY, format_text(bookie_id))])
-    write_format(path, bookie_id)
+    write_format(disk, path, bookie_id)
 
 
 def _check_half_made(path: str) -> None:

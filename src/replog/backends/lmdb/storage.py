@@ -20,9 +20,11 @@ import lmdb
 import trio
 
 from replog.abc import Damage, Doubt, StoredRange
+from replog.backends.directory import LockedStorage, check_is_ours
+from replog.backends.disk import Disk, named_errors
 from replog.backends.lifecycle import Lifecycle, State
 from replog.backends.lmdb.contents import Contents
-from replog.backends.lmdb.directory import DirectoryLock, Former, check_is_ours, named_errors
+from replog.backends.lmdb.directory import OWN_NAMES, BootLock, Former
 from replog.backends.lmdb.holdings import stored_ranges
 from replog.backends.lmdb.maintenance import Maintenance
 from replog.backends.lmdb.opening import iterate_ids, open_directory
@@ -31,7 +33,6 @@ from replog.backends.lmdb.records import LEDGER
 from replog.backends.lmdb.snapshot import BatchDamagedError, Snapshot
 from replog.backends.lmdb.transactions import Transactions
 from replog.backends.lmdb.writing import Changes, check_not_dropped, read_marks
-from replog.backends.locked import LockedStorage
 from replog.errors import ConfigError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch
@@ -51,11 +52,12 @@ class LMDBStorage(LockedStorage):
         self._lifecycle = Lifecycle(path)
         self._commit_lock = threading.Lock()
         started = time.monotonic()
-        check_is_ours(path)
+        disk = Disk()
+        check_is_ours(disk, path, OWN_NAMES)
         with named_errors(f"lock {path}"):
-            self._lock = DirectoryLock(path)
+            self._lock = BootLock(disk, path)
         try:
-            opened = open_directory(path, options, self._lock.former)
+            opened = open_directory(disk, path, options, self._lock.former)
         except BaseException:
             self._lock.release()
             self._lifecycle.refused()

@@ -18,7 +18,7 @@ import lmdb
 
 from replog.backends.durable_mark import DurableMark
 from replog.backends.lifecycle import Lifecycle
-from replog.backends.lmdb.directory import DirectoryLock, Former, is_full
+from replog.backends.lmdb.directory import BootLock, Former
 from replog.backends.lmdb.opening import RESERVE_BYTES
 from replog.backends.lmdb.records import FORMAT_KEY, format_text
 from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
@@ -28,6 +28,7 @@ from replog.runtime.lmdb_map import LMDBMap, has_addresses
 Answer = TypeVar("Answer")
 
 _META_PAGES = 2
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MAKE_ROOM = "Delete ledgers, or raise map_bytes_max, or make room on the disk"
 
 
@@ -50,7 +51,7 @@ class Transactions:
         bookie_id: str,
         lmdb_map: LMDBMap,
         mark: DurableMark,
-        lock: DirectoryLock,
+        lock: BootLock,
     ) -> None:
         self._path = lifecycle.path
         self._lifecycle = lifecycle
@@ -165,7 +166,7 @@ class Transactions:
         if isinstance(error, lmdb.DiskError | lmdb.TxnFullError):
             return True
         code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
-        return is_full(code) or (code == errno.EIO and self.disk_free_bytes() < self.page_bytes * 16)
+        return code in _NO_SPACE or (code == errno.EIO and self.disk_free_bytes() < self.page_bytes * 16)
 
     def ask(self, question: Callable[[lmdb.Transaction], Answer]) -> Answer:
         """Asks one snapshot."""

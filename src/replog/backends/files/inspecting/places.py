@@ -8,20 +8,18 @@ from contextlib import suppress
 
 import attrs
 
+from replog.backends.directory import FORMAT_FILE, LOCK_FILE, identity_of
 from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, unpack_catalog
 from replog.backends.files.directory import (
-    FORMAT_FILE,
     JOURNAL,
     JOURNAL_COOKIE,
-    LOCK_FILE,
     LOGS,
     VERSION,
     check_journal_cookie,
     entry_log_name,
     entry_log_number,
-    identity_of,
     journal_name,
     journal_number,
     read_format,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+from replog.backends.directory import LOCK_FILE
 from replog.backends.files.catalog import NAME as CATALOG
-from replog.backends.files.directory import LOCK_FILE
 from replog.backends.files.inspecting.entry_logs import LogInspection, log_places
 from replog.backends.files.inspecting.inspected_file import list_names, must_be_readable
 from replog.backends.files.inspecting.places import Place
