@@ -36,7 +36,7 @@ from replog.log.log_summaries import LogSummaries, LogSummary
 from replog.log.log_writer import LogWriter
 from replog.log.retention import Retention, enforced, retain
 from replog.log.since import reader_since, time_ns_of
-from replog.log.takeover import lead, taking_over
+from replog.log.takeover import NewLedgers, lead, take_over
 from replog.machine import LogOptions, MachineOptions, RunningMachine, State, run_machine, surroundings_of
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
@@ -223,12 +223,10 @@ class Client(LedgerVerbs, CursorVerbs):
         `MetastoreError`."""
         check_types("write_log", retention=(retention, Retention))
         wanted = self.default_quorum if quorum is None else quorum
-        known = name, self._ledgers, self._log_driver, self._nursery
+        new = NewLedgers(wanted, password, digest_type, custom, durability, ledgers, compression)
         keeping = self._ledgers, self._log_driver, self._cursors
         async with (
-            await taking_over(
-                *known, wanted, password, digest_type, custom, durability, ledgers, compression
-            )() as writer,
+            await take_over(name, new, self._ledgers, self._log_driver, self._nursery) as writer,
             enforced(writer, retention, *keeping),
         ):
             yield writer
@@ -252,10 +250,12 @@ class Client(LedgerVerbs, CursorVerbs):
         its turn again."""
         check_types("lead_log", retention=(retention, Retention))
         wanted = self.default_quorum if quorum is None else quorum
-        known = name, self._ledgers, self._log_driver, self._nursery
+        new = NewLedgers(wanted, password, digest_type, custom, durability, ledgers, compression)
         keeping = self._ledgers, self._log_driver, self._cursors
-        begin = taking_over(*known, wanted, password, digest_type, custom, durability, ledgers, compression)
-        async with lead(name, self._ledgers, begin) as writer, enforced(writer, retention, *keeping):
+        async with (
+            lead(name, new, self._ledgers, self._log_driver, self._nursery) as writer,
+            enforced(writer, retention, *keeping),
+        ):
             yield writer
 
     @asynccontextmanager

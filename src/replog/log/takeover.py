@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
+import attrs
 import trio
 
 from replog.client.ledger_writer import LedgerWriter
@@ -25,6 +26,29 @@ from replog.records.paths import log_key_path
 # For how long after its beginning a takeover waits for bookies that restart, even if there is nothing to recover (R12).
 _RESTART_S = 5.0
 _AGAIN_S = 0.1
+
+
+@attrs.frozen
+class NewLedgers:
+    """The ledgers that a writer of a log creates. None: as the client's options say.
+
+    `kind` is `ledgers` of `Client.write_log`."""
+
+    quorum: Quorum
+    password: bytes
+    digest_type: DigestType
+    custom: Mapping[str, str] | None
+    durability: str | None
+    kind: str | None
+    compression: str | None
+
+    def check(self) -> None:
+        """Raises `ConfigError` for what no ledger of a log can be."""
+        if self.kind not in (None, *LEDGER_KINDS):
+            raise ConfigError(f"ledgers={self.kind!r}: the ledgers of a log are {' or '.join(map(repr, LEDGER_KINDS))}")
+        check_creation(self.quorum, self.password, self.digest_type, self.custom, self.durability)
+        check_compression(self.compression)
+        check_leader_custom(self.custom)
 
 
 class OvertakenError(TakeoverFailedError):
@@ -66,15 +90,13 @@ class _Candidates:
         ledgers: Ledgers,
         create_writer: Callable[[int, bool], Awaitable[LedgerWriter]],
         restarted_by_s: float,
-        password: bytes,
-        compression: str | None,
+        wanted: NewLedgers,
     ) -> None:
         self.writers: list[LedgerWriter] = []
         self._ledgers = ledgers
         self._create_writer = create_writer
         self._restarted_by_s = restarted_by_s
-        self._password = password
-        self._compression = compression
+        self._wanted = wanted
 
     async def create(self, segment_number: int, *, is_unbounded: bool) -> int:
         """As `Writers.create`; waits for bookies that restart."""
@@ -85,7 +107,7 @@ class _Candidates:
     async def take_over(self, ledger_id: int) -> int:
         """As `Writers.take_over`."""
         writer = await self._ledgers.take_over(
-            ledger_id, self._password, compression=self._compression, rolls_fragments=False
+            ledger_id, self._wanted.password, compression=self._wanted.compression, rolls_fragments=False
         )
         # Whether a late request could create it again knows only who created it.
         writer.is_created_for_certain = False
@@ -95,27 +117,23 @@ class _Candidates:
 
 async def take_over(
     name: str,
+    wanted: NewLedgers,
     ledgers: Ledgers,
     driver: LogDriver,
     nursery: trio.Nursery,
-    quorum: Quorum,
-    password: bytes,
-    digest_type: DigestType,
-    custom: Mapping[str, str] | None = None,
-    durability: str | None = None,
-    ledgers_kind: str | None = None,
-    compression: str | None = None,
     *,
     yields: bool = False,
 ) -> LogWriter:
     """Recovers what the last writer left, and becomes the log's writer; the writer before is fenced. If another client takes over
-    meanwhile, it starts over, or with `yields` raises `OvertakenError`. `ledgers_kind`: as `ledgers` of `Client.write_log`.
+    meanwhile, it starts over, or with `yields` raises `OvertakenError`.
 
     It waits for bookies that restart: in each recovery until its deadline, and for some seconds when it creates the new
     ledger. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `TakeoverFailedError` if
-    others kept winning until `takeover_timeout_s` had passed, `MetastoreError`. Then there is no writer, and a ledger may be
-    left that no log names: the next takeover deletes it (L7). If cancelled, the log may be left without a writer: take over
-    again."""
+    others kept winning until `takeover_timeout_s` had passed, `MetastoreError`. Then there is no writer, and a ledger may be left
+    that no log names: the next takeover deletes it (L7). `ConfigError`: nothing was done. If cancelled, the log may be left
+    without a writer: take over again."""
+    log_key_path(name)
+    wanted.check()
     started = trio.current_time()
 
     async def create_writer(segment_number: int, is_unbounded: bool) -> LedgerWriter:
@@ -123,25 +141,25 @@ async def take_over(
             await driver.records.announce(name, ledger_id, segment_number)
 
         return await ledgers.create(
-            quorum,
-            password,
-            digest_type,
-            {**(custom or {}), "log": name},
+            wanted.quorum,
+            wanted.password,
+            wanted.digest_type,
+            {**(wanted.custom or {}), "log": name},
             announce,
             unbounded=is_unbounded,
-            durability=durability,
-            compression=compression,
+            durability=wanted.durability,
+            compression=wanted.compression,
             rolls_fragments=False,
         )
 
     # At most half of the time, so that the compare-and-set, and a second try after a conflict, have the rest.
     restart_s = min(_RESTART_S, ledgers.options.takeover_timeout_s / 2)
-    candidates = _Candidates(ledgers, create_writer, started + restart_s, password, compression)
-    machine = _machine(name, ledgers, driver, ledgers_kind, yields=yields)
+    candidates = _Candidates(ledgers, create_writer, started + restart_s, wanted)
+    machine = _machine(name, ledgers, driver, wanted.kind, yields=yields)
     writer: LedgerWriter | None = None
     try:
         with trio.move_on_after(ledgers.options.takeover_timeout_s):
-            changed = await driver.drive(machine, candidates, password)
+            changed = await driver.drive(machine, candidates, wanted.password)
             writer = candidates.writers[-1]
         if writer is None:
             waited = f"not taken over within {ledgers.options.takeover_timeout_s} s"
@@ -159,47 +177,25 @@ async def take_over(
     segments = changed.metadata.segments
     duration_s = trio.current_time() - started
     ledgers.observe(LogTakenOver(name, segments[-1].number, writer.ledger_id, machine.recovered, duration_s))
-    log_writer = LogWriter(name, ledgers, driver, changed, writer, create_writer, password)
+    log_writer = LogWriter(name, ledgers, driver, changed, writer, create_writer, wanted.password)
     nursery.start_soon(log_writer.run)
     return log_writer
 
 
 @asynccontextmanager
 async def lead(
-    name: str, ledgers: Ledgers, taking_over: Callable[..., Awaitable[LogWriter]]
+    name: str, wanted: NewLedgers, ledgers: Ledgers, driver: LogDriver, nursery: trio.Nursery
 ) -> AsyncIterator[LogWriter]:
     """Waits until no other client is elected, then takes over; a context with the log's writer. If another client takes over
     meanwhile, it may have been elected, so this waits for an election again."""
+    # Before the wait for an election, which may take days.
+    wanted.check()
     while True:
         async with elected(name, ledgers):
             try:
-                writer = await taking_over(yields=True)
+                writer = await take_over(name, wanted, ledgers, driver, nursery, yields=True)
             except OvertakenError:
                 continue
             async with writer:
                 yield writer
             return
-
-
-def taking_over(
-    name: str,
-    ledgers: Ledgers,
-    driver: LogDriver,
-    nursery: trio.Nursery,
-    quorum: Quorum,
-    password: bytes,
-    digest_type: DigestType,
-    custom: Mapping[str, str] | None,
-    durability: str | None,
-    ledgers_kind: str | None,
-    compression: str | None,
-) -> Callable[..., Awaitable[LogWriter]]:
-    """`take_over` with these arguments. Raises `ConfigError` for invalid ones, before anything is done."""
-    log_key_path(name)
-    if ledgers_kind not in (None, *LEDGER_KINDS):
-        raise ConfigError(f"ledgers={ledgers_kind!r}: the ledgers of a log are {' or '.join(map(repr, LEDGER_KINDS))}")
-    check_creation(quorum, password, digest_type, custom, durability)
-    check_compression(compression)
-    check_leader_custom(custom)
-    known = name, ledgers, driver, nursery
-    return partial(take_over, *known, quorum, password, digest_type, custom, durability, ledgers_kind, compression)
