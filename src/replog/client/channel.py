@@ -103,6 +103,7 @@ class BookieChannel:
             problem = f"{self.outstanding_bytes} bytes wait for its answers: it is too slow"
             on_answer(BookieTooBusyError(self.bookie_id, problem), context)
             return False
+        # One more, because the next check may come at once: no request fails before its time is over.
         last_check = self._checks + 1 + timeout_s / self._check_every_s
         self._outstanding[request.request_id] = (on_answer, context, size_bytes, last_check, request)
         self.outstanding_bytes += size_bytes

@@ -142,6 +142,7 @@ class LedgerCompletion:
                 digest=self._digest,
             )
             progress.filled(fragment.first_entry_id, await self._filler.run(machine))
+            # Fillings of other fragments change the record at the same time: the newest one counts.
             if machine.version > progress.version:
                 progress.metadata, progress.version = machine.metadata, machine.version
 

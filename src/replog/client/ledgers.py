@@ -90,6 +90,7 @@ class Ledgers:
         ledger_id = await self.records.new_id()
         if before_creation is not None:
             await before_creation(ledger_id)
+        # Before the ledger exists: a sweep then finds even one whose creator dies right after creating it.
         await self.jobs.register(ledger_id, custom or {})
         key = ledger_key(ledger_id, password)
         metadata = LedgerMetadata(
@@ -139,6 +140,7 @@ class Ledgers:
         opened = await RecoveringShell(recovery, key, self.context, self.options).run()
         completion = self._completion(opened, password)
         if completion is not None:
+            # What the last writer left has all its copies before this one confirms anything behind it (W8).
             await completion.complete(opened, recovery.version)
         machine = LedgerWriting(
             opened,
@@ -260,6 +262,7 @@ class Ledgers:
             self.observe(LedgerRecovered(ledger_id, metadata.last_entry_id, trio.current_time() - started))
         completion = self._completion(metadata, password) if fills else None
         metadata = metadata if completion is None else await completion.complete(metadata, version)
+        # The recovery has read only the head of the record: callers get all fragments.
         return (await self.records.get(ledger_id))[0] if metadata.chunks else metadata
 
     async def read_and_delete(self, ledger_id: int) -> None:

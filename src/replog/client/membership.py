@@ -95,6 +95,7 @@ class Membership:
 
     async def usable_lately(self, excluded: Collection[str] = ()) -> list[str]:
         """As `usable`, but up to a second old: so that many writers can look often, and the metastore is read once for all."""
+        # Held during the read: writers that come meanwhile get its answer, and do not ask again.
         async with self._looking:
             if trio.current_time() >= self._looked_at + _LOOK_EVERY_S:
                 self._found_lately = await self.announced()

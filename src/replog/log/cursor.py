@@ -124,6 +124,7 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
         if given is not None and not self._is_known(given):
             self._check_held()
             await self._logs.check_position(self.log_name, given)
+        # Noted before waiting for the lock: a commit that has it and has not written yet writes this one, too.
         wanted = self._note(given)
         try:
             async with self._writing:
@@ -186,7 +187,8 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
             except CursorLostError:
                 return  # the next verb raises it
             except MetastoreError:
-                self._is_wanted.set()  # it stays noted, and whoever waits for it learns of the failure
+                self._is_wanted.set()  # it stays noted, and `flush` raises the failure
+            # After a failure, too: a metastore that is away is not asked in a tight loop.
             await trio.sleep(COMMIT_INTERVAL_S)
 
     def _check_held(self) -> None:

@@ -211,6 +211,7 @@ class LogSummaries:
         except MetastoreError:
             raise
         except ReplogError as error:
+            # Even if no bookie answers, the record of a closed ledger says how many entries it has.
             last = None if ledger is None else ledger.last_entry_id
             return _Held(segment, None if last is None else Contents(last + 1), ledger, error)
         return await self._with_last_entry(segment, ledger, contents)
@@ -223,6 +224,7 @@ class LogSummaries:
             raise
         except ReplogError as error:
             return _Held(segment, contents, ledger, error)
+        # Rounded up: `Contents.may_be_sent_since` must not leave out an entry of the same millisecond.
         sent_ms = -(-batch.timestamp_ns // 1_000_000)
         size_bytes = None if _has_no_lengths(ledger) else batch.ledger_bytes
         return _Held(segment, attrs.evolve(contents, size_bytes=size_bytes, last_sent_ms=sent_ms), ledger)
@@ -243,6 +245,7 @@ class LogSummaries:
             return CursorLag()  # it was trimmed away there, or that is further back than was looked
         left = [each for each in held if each.segment.number >= begins_at.segment]
         entry = begins_at.entry if left and left[0].segment.number == begins_at.segment else 0
+        # What the cursor has read to the end is not behind it, nor are empty segments after that.
         while left and left[0].contents is not None and left[0].contents.entries <= entry:
             left, entry = left[1:], 0
         if not left:
@@ -253,6 +256,7 @@ class LogSummaries:
         before_bytes, sent_ms = await self._place(left[0], entry)
         entries = _sum(None if each is None else each.entries for each in contents)
         size_bytes = _sum(None if each is None else each.size_bytes for each in contents)
+        # At least 0: the writer's clock may be ahead of this one.
         age_s = None if sent_ms is None else max(0.0, (self._ledgers.chance.time_ms() - sent_ms) / 1000)
         return CursorLag(
             None if entries is None else entries - entry,

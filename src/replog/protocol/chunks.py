@@ -120,6 +120,7 @@ def packed(
     version of the record."""
     items = in_order(chunks, fragments)
     level = 1
+    # From the lowest level up, since the chunks that one level gets may be enough for a chunk of the next.
     while level == 1 or any(_level(each) >= level - 1 for each in items):
         items = _raised(items, level, gaps, version)
         level += 1

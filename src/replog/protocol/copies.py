@@ -135,6 +135,7 @@ class ToCopy:
     def first(self) -> int:
         """The lowest entry that is to be copied."""
         assert self._todo, "there is something to copy"
+        # Ranges ascend, so that the first one of each bookie has its lowest entry.
         return min(first for todo in self._todo.values() for first, _ in list(todo)[:1])
 
     def give_up(self, bookie_id: str) -> None:
