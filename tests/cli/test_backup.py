@@ -71,7 +71,7 @@ def test_damage_is_named(wal: Path, tmp_path: Path, typed: Replog) -> None:
     ("arguments", "words"),
     [
         (("verify", "nowhere"), "no such directory"),
-        (("restore", ".", "--quorum", "3,2", "--dir", "."), "as in --quorum 3,3,2"),
+        (("restore", ".", "--quorum", "3,2", "--dir", "."), "ENSEMBLE,WRITE,ACK"),
     ],
 )
 def test_what_cannot_be(arguments: tuple[str, ...], words: str, typed: Replog) -> None:

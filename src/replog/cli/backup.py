@@ -10,6 +10,7 @@ import typer
 
 from replog.backup.saving import BackupReport, check
 from replog.cli.connecting import Connection, client_from, run, takes_connection
+from replog.cli.figures import parse_quorum_option
 from replog.cli.output import AsJSON, as_size, emit, print_json
 from replog.errors import ConfigError
 from replog.protocol.quorum import Quorum
@@ -40,7 +41,7 @@ def restore(
     for_programs: AsJSON = False,
 ) -> None:
     """Write the logs of a back-up into a cluster that does not have them. Positions and times stay as they were."""
-    _show(run(_restore, connection, directory, logs, _quorum(quorum)), for_programs=for_programs)
+    _show(run(_restore, connection, directory, logs, parse_quorum_option(quorum)), for_programs=for_programs)
 
 
 async def _restore(
@@ -59,16 +60,6 @@ def verify(directory: Directory, for_programs: AsJSON = False) -> None:
     _show(report, for_programs=for_programs)
     if report.problems:
         raise typer.Exit(1)
-
-
-def _quorum(text: str | None) -> Quorum | None:
-    if text is None:
-        return None
-    numbers = text.split(",")
-    if len(numbers) != 3 or not all(each.strip().isdecimal() for each in numbers):
-        raise ConfigError(f"--quorum {text}: it is written as three numbers, as in --quorum 3,3,2")
-    ensemble, write, ack = map(int, numbers)
-    return Quorum(ensemble, write, ack)
 
 
 def _show(report: BackupReport, *, for_programs: bool) -> None:

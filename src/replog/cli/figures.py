@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from replog.config.structuring import parse_quorum
 from replog.errors import ConfigError
+from replog.protocol.quorum import Quorum
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
@@ -79,6 +81,14 @@ def parse_since(text: str) -> datetime | timedelta:
         raise ConfigError(
             f"{text!r} is not a time: write how long ago it was, as 90s, 15m, 12h or 2d, or 2026-11-23T08:00:00Z"
         ) from None
+
+
+def parse_quorum_option(text: str | None) -> Quorum | None:
+    """Read the option --quorum; None if it was not given. Raises `ConfigError`."""
+    quorum = None if text is None else parse_quorum(text)
+    if text is not None and quorum is None:
+        raise ConfigError(f"--quorum {text}: it is written ENSEMBLE,WRITE,ACK, as in 5,3,2")
+    return quorum
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -17,6 +17,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from replog.config.checks import FaultsError, check_field
 from replog.errors import ConfigError
+from replog.protocol.quorum import Quorum
 
 Options = TypeVar("Options")
 
@@ -66,6 +67,14 @@ def parse_size_bytes(text: str) -> int | None:
     for _ in range(" kmgt".index((match[2] or " ").lower())):
         multiple *= 1024 if match[3] else 1000
     return multiple
+
+
+def parse_quorum(text: str) -> Quorum | None:
+    """Read ENSEMBLE,WRITE,ACK, as 3,3,2 or 3/3/2; None if it is none. Raises `ConfigError` for one that is impossible."""
+    numbers = [each.strip() for each in re.split(r"[,/]", text)]
+    if len(numbers) != 3 or not all(each.isascii() and each.isdigit() for each in numbers):
+        return None
+    return Quorum(*map(int, numbers))
 
 
 def _structure_int(value: Any, _type: type) -> int:

@@ -25,6 +25,7 @@ from replog.config import (
     positive,
     structure,
 )
+from replog.config.structuring import parse_quorum
 from replog.errors import ConfigError
 from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
@@ -81,10 +82,10 @@ def _check_values(value: Any) -> str | None:
 
 
 def _parse_quorum(text: str) -> Quorum:
-    numbers = text.split(",")
-    if len(numbers) != 3 or not all(each.strip().isascii() and each.strip().isdigit() for each in numbers):
+    quorum = parse_quorum(text)
+    if quorum is None:
         raise ConfigError(f"{text!r} is written ENSEMBLE,WRITE,ACK, as in 3,3,2")
-    return Quorum(*map(int, numbers))
+    return quorum
 
 
 @attrs.frozen(kw_only=True)

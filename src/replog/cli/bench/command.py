@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -19,8 +18,9 @@ from replog.cli.bench import disk
 from replog.cli.bench.load import Ledgers, Load, Settings
 from replog.cli.bench.samples import Samples
 from replog.cli.connecting import Connection, Stop, client_from, run_gently, takes_connection
-from replog.cli.figures import as_count, as_duration
+from replog.cli.figures import as_count, as_duration, parse_quorum_option
 from replog.cli.output import AsJSON, add_row, as_size, console, new_table, print_json, print_table
+from replog.config.structuring import parse_size_bytes
 from replog.errors import ConfigError
 from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.quorum import Quorum
@@ -31,7 +31,6 @@ _DISK_SECONDS = 1.0
 _IN_FLIGHT_BYTES_MAX = 2 << 30
 _SHOW_EVERY_S = 0.25
 _SHOWN_PER_SECOND = 4  # drawing takes CPU time from the load
-_SIZE = re.compile(r"(\d+)\s*(?:(k|m)(i?)b)?", re.IGNORECASE | re.ASCII)
 
 
 @takes_connection
@@ -71,7 +70,7 @@ def bench(
         in_flight=max(in_flight, batch),
         batch_entries=batch,
         ledgers=ledgers,
-        quorum=_quorum(quorum),
+        quorum=parse_quorum_option(quorum),
     )
     if settings.in_flight * settings.ledgers * settings.size_bytes > _IN_FLIGHT_BYTES_MAX:
         raise ConfigError(
@@ -85,23 +84,10 @@ def bench(
 
 
 def _size(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    multiple = 1
-    if match is not None and match[2]:
-        multiple = (1024 if match[3] else 1000) ** (1 if match[2].lower() == "k" else 2)
-    size_bytes = int(match[1]) * multiple if match is not None else -1
-    if not 0 <= size_bytes <= ENTRY_BYTES_MAX:
+    size_bytes = parse_size_bytes(text)
+    if size_bytes is None or not 0 <= size_bytes <= ENTRY_BYTES_MAX:
         raise ConfigError(f"--size {text}: an entry has from 0 to {ENTRY_BYTES_MAX} bytes, written as 100 or 64KiB")
     return size_bytes
-
-
-def _quorum(text: str | None) -> Quorum | None:
-    if text is None:
-        return None
-    words = re.split(r"[,/]", text)
-    if len(words) != 3 or not all(word.isdecimal() for word in words):
-        raise ConfigError(f"--quorum {text}: it is written ENSEMBLE,WRITE,ACK, as in 5,3,2")
-    return Quorum(*map(int, words))
 
 
 async def _bench(

@@ -24,7 +24,7 @@ import typer
 from replog.api import Client
 from replog.cli.connecting import Connection, Stop, client_from, run_gently, takes_connection
 from replog.cli.entries import Delimiter, Form, InputError, LengthPrefixed, Null, form_of
-from replog.cli.figures import counted
+from replog.cli.figures import counted, parse_quorum_option
 from replog.cli.output import AsJSON, OutputClosed, as_size, emit, print_json, print_json_line, standard_output, watched
 from replog.cli.streams import input_bytes, read_input, write_output
 from replog.errors import ConfigError, ReplogError
@@ -107,7 +107,7 @@ def append(
         lead,
         positions,
         for_programs,
-        _quorum(quorum),
+        parse_quorum_option(quorum),
         _digest_type(digest),
         ledgers,
         None if key is None else os.fsencode(key),
@@ -115,15 +115,6 @@ def append(
     )
     standard_output()  # do not begin if the result cannot be printed
     run_gently(_append, connection, asked)
-
-
-def _quorum(text: str | None) -> Quorum | None:
-    if text is None:
-        return None
-    words = text.split(",")
-    if len(words) != 3 or not all(word.strip().isdecimal() for word in words):
-        raise ConfigError(f"--quorum {text}: it is written ENSEMBLE,WRITE,ACK, as in 5,3,2")
-    return Quorum(*map(int, words))
 
 
 def _headers(texts: Iterable[str]) -> dict[str, bytes]:
