@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from replog.abc import Candidate, PlacementPolicy, Random
 from replog.hookspecs import Backend, NoOptions, hookimpl
-from replog.placements.choosing import check_enough, outside, shuffled
+from replog.placements.choosing import check_enough, in_any_order, outside, shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ class RandomPlacement(PlacementPolicy):
 
     def read_order(self, write_set: Sequence[int], members: Sequence[Candidate], random: Random) -> list[int]:
         """These indices in any order, so that readers spread over the copies."""
-        return sorted(write_set, key=lambda _index: random.random())
+        return in_any_order(write_set, random)
 
 
 @hookimpl
