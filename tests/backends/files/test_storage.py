@@ -12,13 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from replog.abc import DropLedger, PutBatch, SetMarks, Storage
+from replog.abc import DropLedger, PutBatch, Storage
 from replog.backends.files import FilesOptions, FilesStorage, open_storage
 from replog.errors import (
     ConfigError,
-    LocalProtocolError,
-    StorageDamagedError,
-    StorageFailedError,
     StorageIdentityError,
     StorageInUseError,
 )
@@ -63,12 +60,6 @@ def opened(path: Path, options: FilesOptions | None = None) -> contextlib.closin
 # -- whom a directory belongs to (B4) -----------------------------------------------------------------------------
 
 
-def test_second_opener_in_this_process_is_refused(tmp_path: Path) -> None:
-    with opened(tmp_path), pytest.raises(StorageInUseError, match=rf"open in process {os.getpid()} \(this one\)"):
-        open_storage(str(tmp_path))
-    open_storage(str(tmp_path)).close()
-
-
 HOLD = """
 import sys
 from replog.backends.files import open_storage
@@ -88,26 +79,6 @@ def test_a_second_process_waits_for_the_first_to_die(tmp_path: Path) -> None:
         holder.send_signal(signal.SIGKILL)
         holder.wait(30)
     open_storage(str(tmp_path)).close()
-
-
-def test_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(StorageIdentityError, match=r"not a storage of replog, and not empty: it has thesis\.txt"):
-        open_storage(str(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_path_is_refused_when_it_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageFailedError, match="make the directory"):
-        open_storage(str(tmp_path / "file"))
-
-
-def test_directories_above_are_made(tmp_path: Path) -> None:
-    with opened(tmp_path / "a" / "b" / "c") as storage:
-        storage.commit([SetMarks(1, fence_term=1)])
-    with opened(tmp_path / "a" / "b" / "c") as storage:
-        assert storage.ledger_ids() == [1]
 
 
 def test_a_relative_path_means_the_same_after_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,26 +120,6 @@ def test_unknown_format_file_is_refused(tmp_path: Path, text: str, message: str)
     )
     with pytest.raises(StorageIdentityError, match=message):
         open_storage(str(tmp_path))
-
-
-@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"\xff{"])
-def test_storage_is_refused_when_format_file_is_damaged(content: bytes, tmp_path: Path) -> None:
-    with opened(tmp_path):
-        pass
-    (tmp_path / "storage.json").write_bytes(content)
-    with pytest.raises(StorageDamagedError, match=r"storage\.json can't be read"):
-        open_storage(str(tmp_path))
-
-
-def test_the_expected_identity_is_checked(tmp_path: Path) -> None:
-    with opened(tmp_path / "one") as storage:
-        bookie_id = storage.bookie_id
-    with opened(tmp_path / "one", FilesOptions(expected_bookie_id=bookie_id)) as storage:
-        assert storage.bookie_id == bookie_id
-    with pytest.raises(StorageIdentityError, match=f"belongs to {bookie_id}, expected bookie-other"):
-        open_storage(str(tmp_path / "one"), FilesOptions(expected_bookie_id="bookie-other"))
-    with pytest.raises(StorageIdentityError, match=f"is empty, expected the storage of {bookie_id}"):
-        open_storage(str(tmp_path / "two"), FilesOptions(expected_bookie_id=bookie_id))
 
 
 def test_journal_file_of_another_bookie_is_refused(tmp_path: Path) -> None:
@@ -236,45 +187,6 @@ def test_interval_may_be_infinite(tmp_path: Path) -> None:
 
 
 # -- forks --------------------------------------------------------------------------------------------------------
-
-
-def in_child(action: object) -> int:
-    """Runs the function in a forked child; returns its exit status."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(action())  # type: ignore[operator]
-        finally:
-            os._exit(99)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def test_a_forked_child_can_not_use_the_storage(tmp_path: Path) -> None:
-    storage = open_storage(str(tmp_path))
-    storage.commit([SetMarks(1, fence_term=1)])
-
-    def child() -> int:
-        refused = 0
-        for call in (
-            lambda: storage.commit([SetMarks(2, fence_term=1)]),
-            lambda: storage.read(1, 0, 1, 0),
-            lambda: storage.marks(1),
-            storage.ledger_ids,
-        ):
-            try:
-                call()
-            except LocalProtocolError as error:
-                refused += "nothing was written" in str(error)
-        storage.close()
-        return refused
-
-    assert in_child(child) == 4
-    storage.commit([SetMarks(3, fence_term=1)])  # the child's close closed nothing of ours
-    with pytest.raises(StorageInUseError):
-        open_storage(str(tmp_path))
-    storage.close()
-    with opened(tmp_path) as storage:
-        assert storage.ledger_ids() == [1, 3]
 
 
 def test_a_forked_child_does_not_keep_the_directory_locked(tmp_path: Path) -> None:

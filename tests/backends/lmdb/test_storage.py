@@ -19,17 +19,14 @@ import trio
 
 import replog
 from replog.abc import DropLedger, Marks, PutBatch, SetMarks
-from replog.backends import files
 from replog.backends.lmdb import LMDBStorage, LMDBStorageOptions, maintenance, open_storage
 from replog.backends.lmdb.opening import RESERVE_BYTES
 from replog.errors import (
     ConfigError,
-    LocalProtocolError,
     StorageDamagedError,
     StorageFailedError,
     StorageFullError,
     StorageIdentityError,
-    StorageInUseError,
 )
 from replog.protocol.mutations import DELETED_TERM
 from replog.registry import Registry
@@ -73,28 +70,6 @@ async def test_embedded_log_survives_reopening(tmp_path: Path) -> None:
 
 
 # -- whom a directory belongs to (B4) -----------------------------------------------------------------------------
-
-
-def test_second_opener_is_refused(tmp_path: Path) -> None:
-    with opened(tmp_path), pytest.raises(StorageInUseError, match=rf"open in process {os.getpid()} \(this one\)"):
-        open_storage(str(tmp_path))
-    open_storage(str(tmp_path)).close()
-
-
-def test_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(StorageIdentityError, match=r"not a storage of replog, and not empty: it has thesis\.txt"):
-        open_storage(str(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_neither_storage_opens_the_others_directory(tmp_path: Path) -> None:
-    with opened(tmp_path / "lmdb"), contextlib.closing(files.open_storage(str(tmp_path / "files"))):
-        pass
-    with pytest.raises(StorageIdentityError, match=r"says 'replog files storage'.*open it with the storage that it names"):
-        open_storage(str(tmp_path / "files"))
-    with pytest.raises(StorageIdentityError, match="says 'replog lmdb storage'"):
-        files.open_storage(str(tmp_path / "lmdb"))
 
 
 def test_foreign_environment_is_refused_untouched(tmp_path: Path) -> None:
@@ -143,17 +118,6 @@ def test_unknown_format_file_is_refused(tmp_path: Path, change: dict[str, object
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(StorageIdentityError, match=r"storage\.json"):
         open_storage(str(tmp_path))
-
-
-def test_the_expected_identity_is_checked(tmp_path: Path) -> None:
-    with opened(tmp_path / "one") as storage:
-        bookie_id = storage.bookie_id
-    with opened(tmp_path / "one", LMDBStorageOptions(expected_bookie_id=bookie_id)) as storage:
-        assert storage.bookie_id == bookie_id
-    with pytest.raises(StorageIdentityError, match=f"belongs to {bookie_id}, expected bookie-other"):
-        open_storage(str(tmp_path / "one"), LMDBStorageOptions(expected_bookie_id="bookie-other"))
-    with pytest.raises(StorageIdentityError, match=f"is empty, expected the storage of {bookie_id}"):
-        open_storage(str(tmp_path / "two"), LMDBStorageOptions(expected_bookie_id=bookie_id))
 
 
 @pytest.mark.parametrize("options", [{"map_bytes": 1000}, {"map_bytes_max": 1 << 50}, {"map_bytes_max": 2 << 20}])
@@ -475,45 +439,6 @@ def test_only_recent_batches_are_read_without_waiting(tmp_path: Path) -> None:
 
 
 # -- forks and threads --------------------------------------------------------------------------------------------
-
-
-def in_child(action: Any) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(action())
-        finally:
-            os._exit(99)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_can_not_use_the_storage(tmp_path: Path) -> None:
-    storage = open_storage(str(tmp_path))
-    storage.commit([SetMarks(1, fence_term=1)])
-
-    def child() -> int:
-        refused = 0
-        for call in (
-            lambda: storage.commit([SetMarks(2, fence_term=1)]),
-            lambda: storage.read(1, 0, 1, 0),
-            lambda: storage.marks(1),
-            storage.ledger_ids,
-        ):
-            try:
-                call()
-            except LocalProtocolError as error:
-                refused += "nothing was written" in str(error)
-        storage.close()
-        return refused
-
-    assert in_child(child) == 4
-    storage.commit([SetMarks(3, fence_term=1)])  # the child's close closed nothing of ours
-    with pytest.raises(StorageInUseError):
-        open_storage(str(tmp_path))
-    storage.close()
-    with opened(tmp_path) as storage:
-        assert storage.ledger_ids() == [1, 3]
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
