@@ -85,18 +85,22 @@ class Town:
 
     async def failovers(self) -> None:
         """Who leads is killed or frozen, again and again."""
-        chance = self._cluster.random
         while True:
-            await trio.sleep(1 + 3 * chance.random())
-            name = self.leader
-            if chance.random() < 0.5:
-                self._cluster.crash(name)
-                await trio.sleep(2 * chance.random())
-                self._cluster.restart(name)
-            else:
-                self._cluster.pause(name)
-                await trio.sleep(5 * chance.random())
-                self._cluster.resume(name)
+            await trio.sleep(1 + 3 * self._cluster.random.random())
+            await disturb(self._cluster, self.leader, crashes=0.5, pause_s_max=5)
+
+
+async def disturb(cluster: SimulatedCluster, name: str, *, crashes: float, pause_s_max: float) -> None:
+    """Kills a process for up to two seconds, or freezes it; `crashes` is the share of kills."""
+    chance = cluster.random
+    if chance.random() < crashes:
+        cluster.crash(name)
+        await trio.sleep(2 * chance.random())
+        cluster.restart(name)
+    else:
+        cluster.pause(name)
+        await trio.sleep(pause_s_max * chance.random())
+        cluster.resume(name)
 
 
 async def app(cluster: SimulatedCluster, bank: ModuleType = failover) -> str:

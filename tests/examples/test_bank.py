@@ -13,6 +13,7 @@ import trio
 
 import replog
 from examples import bank
+from examples.failover_simulated import disturb
 from replog.testing import SimulatedCluster, simulate
 
 EXAMPLE = Path(str(bank.__file__))
@@ -125,15 +126,7 @@ class Town:
         while True:
             await trio.sleep(0.5 + chance.random())
             leaders = [each for each, running in self.running.items() if running.status.leads_from is not None]
-            name = chance.choice(leaders or NAMES)
-            if chance.random() < 0.2:
-                self._cluster.crash(name)
-                await trio.sleep(2 * chance.random())
-                self._cluster.restart(name)
-            else:
-                self._cluster.pause(name)
-                await trio.sleep(3 * chance.random())
-                self._cluster.resume(name)
+            await disturb(self._cluster, chance.choice(leaders or NAMES), crashes=0.2, pause_s_max=3)
 
 
 async def app(cluster: SimulatedCluster, module: ModuleType = bank) -> str:
