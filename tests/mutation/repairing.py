@@ -45,8 +45,8 @@ MUTANTS = (
         "noted-although-it-lacks",
         "F3",
         "client/auditing.py",
-        "if not looked.lacking:\n            # Also",
-        "if looked.is_new:\n            # Also",
+        "if not looked.lacking:\n            # Even",
+        "if looked.is_new:\n            # Even",
         "what lacked copies once is never reported again",
     ),
     _mutant(

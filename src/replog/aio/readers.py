@@ -27,7 +27,7 @@ class _Receiving(Opened):
         super().__init__(host, inner)
         self._fetched: deque[Any] = (
             deque()
-        )  # has come, and was not given out: whoever waited for it was cancelled just then
+        )  # has come, and was not given out: the task that waited for it was cancelled just then
 
     async def receive_batch(self) -> Any:
         self._way.check_loop()

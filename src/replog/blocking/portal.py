@@ -330,12 +330,12 @@ class Portal:
                 value = await function()
         except (trio.Cancelled, BaseExceptionGroup) as error:
             cancelled, failures = _parted(error)
-            answer.fail(failures or closed())  # whoever called gets it
+            answer.fail(failures or closed())  # the caller gets it
             if cancelled is not None:
                 raise cancelled from None
             return
         except BaseException as error:
-            answer.fail(_outside(error))  # whoever called gets it
+            answer.fail(_outside(error))  # the caller gets it
             return
         if answer.scope.cancelled_caught:
             answer.fail(_CancelledByCaller())
@@ -350,7 +350,7 @@ class Portal:
         try:
             answer.succeed(function())
         except BaseException as error:
-            answer.fail(_outside(error))  # whoever called gets it
+            answer.fail(_outside(error))  # the caller gets it
 
 
 def _outside(error: BaseException) -> BaseException:

@@ -62,7 +62,7 @@ class Releasing:
             return
         with self._bookie.filling.releasing(ledger_id, release):
             try:
-                # Unchanged: it proves that what was read is current, and takes the compare-and-set from whoever asked before.
+                # Unchanged: it proves that what was read is current, and a client that read it before can no longer change it.
                 await self._metastore.put(key, found.value, found.version)
                 for each in pieces(release, await self._stored(ledger_id)):
                     if not release.may_drop():

@@ -169,7 +169,7 @@ def collect_garbage(
 def compact(
     connection: Connection,
     ids: Ids = None,
-    is_major: Annotated[bool, typer.Option("--all", help="Also where little is to be gained.")] = False,
+    is_major: Annotated[bool, typer.Option("--all", help="Even where little is to be gained.")] = False,
     timeout_s: Annotated[float, _timeout(COMPACT_TIMEOUT_S)] = COMPACT_TIMEOUT_S,
     at_once: AtOnce = 1,
     for_programs: AsJSON = False,

@@ -201,7 +201,7 @@ async def client_from(
 def _as_it_is(url: str) -> str:
     """The same URL, changed so that a misspelt name does not create a directory."""
     parsed = BackendURL.parse(url)
-    # Only this metastore makes what it does not find; and whoever writes `create` means it.
+    # Only this metastore makes what it does not find; and a user who writes `create` means it.
     if parsed.scheme != "lmdb" or "create" in parsed.options:
         return url
     if not Path(parsed.rest).is_dir():

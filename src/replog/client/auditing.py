@@ -130,7 +130,7 @@ class Auditor:
                 named = {attrs.evolve(each, place=0) for each in fixed_fragments(metadata)}
                 looked.lacking = [each for each in looked.lacking if attrs.evolve(each[0], place=0) in named]
         if not looked.lacking:
-            # Also if that was known: it is so of this round's states, too.
+            # Even if that was known: it is so of this round's states, too.
             self.notes.note(ledger_id, looked.version, found.round_number)
         found.add(looked)
 
@@ -140,7 +140,7 @@ class Auditor:
         is_new = not self.notes.is_full(metadata.ledger_id, version, members)
         looked = _Looked(metadata, version, fragments, is_new)
         for fragment in fragments:
-            # Also where nothing has changed: no bookie is asked, and what the placement
+            # Even where nothing has changed: no bookie is asked, and what the placement
             # policy wants may be another thing by now.
             shortfall = await self._context.placing.shortfall(metadata.quorum, fragment.ensemble)
             if shortfall:

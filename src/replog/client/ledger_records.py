@@ -145,7 +145,7 @@ class LedgerRecords:
                 metadata, _ = await self.get(ledger_id)
                 look(metadata)
 
-        # Closed also if a read fails or is cancelled: a generator that is left to the collector warns.
+        # Closed even if a read fails or is cancelled: a generator that is left to the collector warns.
         async with aclosing(ledger_id_pages(self.metastore)) as pages:
             async for page in pages:
                 await for_each(read, filter(has, page), _READ_AT_ONCE)

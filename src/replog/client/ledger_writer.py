@@ -197,7 +197,7 @@ class LedgerWriter(WriterContext):
                 backlog.turn = self  # meanwhile other tasks' entries gather
                 await trio.lowlevel.checkpoint()
         finally:
-            # Also if cancelled: other tasks' entries may have gathered, and wait for this one to send them.
+            # Even if cancelled: other tasks' entries may have gathered, and wait for this one to send them.
             backlog.turn = None
             batching.is_pushed, batching.expected_bytes = False, 0
             batching.is_alone = len(backlog.gathered) == entries and not backlog.in_flight

@@ -31,7 +31,10 @@ from replog.protocol.model import LedgerMetadata
 from replog.records.paths import PAUSED_KEY, PAUSED_VALUE
 from replog.runtime.nursery import for_each
 
-_LOOK_S = 2.0
+_log = logging.getLogger("replog.client")
+_LOOK_S = 2.0  # whether repairs are paused
+_TRIES_MAX = 4  # of one fragment whose record somebody else changes
+Choice = Callable[[LedgerMetadata, FixedFragment], Awaitable[dict[int, str]]]  # which bookies of a fragment to replace
 
 
 class RepairPause:
@@ -67,14 +70,6 @@ class RepairPause:
         """Lets repairs go on. Raises `MetastoreError`."""
         await self._records.delete_key(PAUSED_KEY)
         self._looked_at_s = -math.inf
-
-
-_log = logging.getLogger("replog.client")
-
-_TRIES_MAX = 4  # of one fragment whose record somebody else changes
-
-
-Choice = Callable[[LedgerMetadata, FixedFragment], Awaitable[dict[int, str]]]  # which bookies of a fragment to replace
 
 
 class Repairer:

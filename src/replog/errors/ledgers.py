@@ -46,7 +46,7 @@ class LedgerClosedError(FencedError):
 class LedgerDeletedError(FencedError, LedgerNotFoundError):
     """The ledger was deleted while this client wrote or recovered it: a bookie keeps its fence permanently (B6).
 
-    Retry: no; whoever leads a log goes on as after any `FencedError`. Outcome: unknown for `unconfirmed`; none of the ledger's
+    Retry: no; the leader of a log goes on as after any `FencedError`. Outcome: unknown for `unconfirmed`; none of the ledger's
     entries can be read any more.
     """
 

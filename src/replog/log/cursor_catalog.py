@@ -125,7 +125,7 @@ class CursorCatalog:
     async def acquire(
         self, log_name: str, name: str, owner: str, start: Position | None, *, creates: bool = True
     ) -> HeldCursor:
-        """Raises a cursor's term, so that whoever held it can't commit any more; creates the cursor if need be.
+        """Raises a cursor's term, so that the client that held it can't commit any more; creates the cursor if need be.
 
         Raises `CursorNotFoundError` if it does not exist and is not to be created; otherwise as `create`."""
         while True:
@@ -205,7 +205,7 @@ class CursorCatalog:
     # -- moving and deleting --------------------------------------------------------------------------------------------
 
     async def move(self, log_name: str, name: str, to: Position, owner: str) -> CursorRecord:
-        """Moves a cursor, forward or back: whoever holds it loses it. Raises `CursorNotFoundError`, `TrimmedError`,
+        """Moves a cursor, forward or back: the client that holds it loses it. Raises `CursorNotFoundError`, `TrimmedError`,
         `PositionError`, `LogNotFoundError`, `MetastoreError`."""
         cursor = await self.find(log_name, name)
         head, _ = await self._logs.get(log_name)
@@ -228,8 +228,9 @@ class CursorCatalog:
         return held.record
 
     async def delete(self, log_name: str, name: str) -> None:
-        """Deletes a cursor; whoever holds it loses it. Raises `CursorNotFoundError`, `LogNotFoundError`, `MetastoreError`: then
-        it is deleted or not, and deleting again is harmless."""
+        """Deletes a cursor; the client that holds it loses it. Raises `CursorNotFoundError`, `LogNotFoundError`.
+
+        After `MetastoreError` it is deleted or not, and deleting again is harmless."""
         cursor = await self.find(log_name, name)
 
         async def remove(head: LogMetadata) -> LogMetadata | None:

@@ -60,7 +60,7 @@ from replog.records.paths import (
 from replog.runtime.nursery import for_each
 
 PENDING_KEPT_S = 600.0  # a request to create a ledger that is older than this never arrives any more
-# How long whoever lost a term of a ledger to somebody else waits at most: the first time, and ever
+# How long a client that lost a term of a ledger to another one waits at most: the first time, and ever
 _CONTESTED_S = 0.05
 _CONTESTED_MAX_S = 10.0
 _FINISHING_S = 1.0  # for finishing what other clients left unfinished, each time

@@ -95,7 +95,7 @@ async def _enforce(
                         told = error.cursor_name
                         _log.warning("log %r: a cursor keeps more than its retention does: %s", writer.name, error)
                 except LogNotFoundError:
-                    return  # whoever deleted it has deposed this writer
+                    return  # the client that deleted it has deposed this writer
                 except ReplogError as error:
                     _log.warning("log %r: its retention could not be enforced; tried again: %s", writer.name, error)
                 await trio.sleep(ledgers.options.retention_interval_s)

@@ -165,7 +165,7 @@ class Writing(Reading):
         """As `create`, but the key exists only while this process does. Sweeps what dead processes announced."""
         if self._find(key) is not None:
             raise KeyExistsError(key, "somebody else announces it: nothing was written")
-        # Here, since announcements are rare, and whoever makes one needs the writer lock anyway.
+        # Here, since announcements are rare, and its maker needs the writer lock anyway.
         self._sweep()
         version = self._store(key, value, self._presence.sit_down())
         self._transaction.put(_announced(key), b"")

@@ -17,7 +17,7 @@ The ids of a batch are first, first + stride, ...: stride is E when entries stri
 quorum (W1), else 1. Flags of the low byte may be ignored by a reader that doesn't know them; those of the high byte may not.
 
 With the flag 0x0100 offsets and payloads are one zstd frame, and the reserved field has how long they are without it. The code
-covers the bytes as they are stored: whoever copies or checks a batch never expands it (`replog.protocol.compression`).
+covers the bytes as they are stored: copying or checking a batch never expands it (`replog.protocol.compression`).
 With the flag 0x0200 each payload is an envelope: data with a key, headers or an id (`replog.protocol.envelope`).
 """
 

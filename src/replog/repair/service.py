@@ -22,6 +22,12 @@ from replog.errors import MetastoreError
 from replog.repair.shares import Share, Shares
 from replog.runtime.nursery import open_service_nursery
 
+_log = logging.getLogger("replog.repair")
+
+LOOK_S = 5.0  # which bookies there are
+_AGAIN_S = 60.0  # after a pass that left something to do, or failed; at most the interval
+_REST = 4  # times as long as a pass took, however often bookies come and go: audits take a fifth of the time at most
+
 
 @attrs.define
 class RepairStatus:
@@ -62,13 +68,6 @@ class RepairStatus:
             found["repair_last_audit_s"] = self.audit_s
             found["repair_since_audit_s"] = trio.current_time() - self.audited_at_s
         return found
-
-
-_log = logging.getLogger("replog.repair")
-
-LOOK_S = 5.0  # which bookies there are
-_AGAIN_S = 60.0  # after a pass that left something to do, or failed; at most the interval
-_REST = 4  # times as long as a pass took, however often bookies come and go: audits take a fifth of the time at most
 
 
 @attrs.frozen

@@ -93,7 +93,7 @@ class Gate:
 
 def has_addresses(size_bytes: int) -> bool:
     """Whether this process can map so much more. LMDB gives its old map up before it asks for the new one: if it then
-    gets none, whoever reads next crashes the process."""
+    gets none, the next read crashes the process."""
     try:
         mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ).close()
     except (OSError, OverflowError):

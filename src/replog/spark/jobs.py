@@ -73,7 +73,7 @@ class SparkJob:
     """One run of a job: made by `job`, and entered once. `is_new` and `rows` are known when its block has ended."""
 
     def __init__(self, spark: SparkSession, options: SparkOptions) -> None:
-        self.is_new = False  # False also if its transaction was committed before: then nothing was changed
+        self.is_new = False  # False even if its transaction was committed before: then nothing was changed
         self.rows = 0  # that became visible
         self._spark = spark
         self._options = options

@@ -61,7 +61,7 @@ class Pace:
         traffic = self._traffic()
         if traffic != self._seen_traffic:
             self._seen_traffic = traffic
-            self._closing.wait(_REST_S)  # whoever closes the storage waits for no rest
+            self._closing.wait(_REST_S)  # the thread that closes the storage waits for no rest
         self._rested_s = time.monotonic()
 
     def _ahead_s(self, now_s: float) -> float:

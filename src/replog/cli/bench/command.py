@@ -113,7 +113,7 @@ async def _bench(
             async with made.open() as writers, _shown(load, is_quiet=for_programs):
                 await stop.unless_asked(lambda: load.run(writers))
         finally:
-            # Also after an error: nobody else knows these ids, and the ledgers would fill the cluster.
+            # Even after an error: nobody else knows these ids, and the ledgers would fill the cluster.
             if made.left:
                 ids = " ".join(map(str, made.left))
                 print(

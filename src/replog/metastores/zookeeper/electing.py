@@ -71,7 +71,7 @@ class Candidacy:
                 await self._wait_gone(f"{self._path}/{predecessor}")
             except MetastoreError as error:
                 if not self._may_exist:
-                    raise  # it never stood in the queue: whoever asked is told, and may come again
+                    raise  # it never stood in the queue: the caller is told, and may come again
                 if str(error) != problem:
                     problem = str(error)
                     _log.warning("%s; still waiting to be elected", problem)

@@ -36,7 +36,7 @@ class Leftovers:
         self._task: trio.CancelScope | None = None
 
     def add(self, removal: Removal) -> None:
-        """Something is left over. The task is a system task of trio's: whoever left must not wait, and nobody else is here."""
+        """Something is left over. The task is a system task of trio's: it must not wait, and nobody else is left."""
         self._removals.append(removal)
         if self._task is None:
             self._task = trio.CancelScope()

@@ -37,7 +37,7 @@ class Seen:
         self._directories[key] = directory  # at the end: it was asked for last
         while len(self._directories) > _KEYS_MAX:
             self._directories.pop(next(iter(self._directories))).forget()
-        # Also when everything is known: without it the answer could be from before a change that was answered already.
+        # Even when everything is known: without it the answer could be from before a change that was answered already.
         good(call, (await call.ask(requests.barrier(directory.path)))[-1])
         async with directory.reading:
             if not directory.is_known:

@@ -1,6 +1,6 @@
 """The conformance suites of storages.
 
-A storage that passes `check_storage` keeps the contract of `replog.abc.Storage`, also when its process is killed. One that also
+A storage that passes `check_storage` keeps the contract of `replog.abc.Storage`, even when its process is killed. One that also
 passes `check_storage_damage` never reports damaged data as absent. Neither checks power losses. Each failure cites the sentence
 or rule that is broken."""
 

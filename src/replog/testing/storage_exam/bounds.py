@@ -53,9 +53,9 @@ def check_reading_on(candidate: Candidate) -> None:
         for at in range(0, 2000, 50):
             storage.commit(puts(batches[at : at + 50]))
         for bytes_max in (0, 10_000, PLENTY_BYTES):
-            _expect_each_once(storage, batches, bytes_max, "read: whoever reads on gets each batch once, in order (D3)")
+            _expect_each_once(storage, batches, bytes_max, "read: reading on gives each batch once, in order (D3)")
     with candidate.opened() as storage:
-        _expect_each_once(storage, batches, 10_000, "read: whoever reads on gets each batch once, in order (D3)")
+        _expect_each_once(storage, batches, 10_000, "read: reading on gives each batch once, in order (D3)")
 
 
 def check_many_ledgers(candidate: Candidate) -> None:
