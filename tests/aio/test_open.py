@@ -16,7 +16,7 @@ import trio
 import replog
 from replog import aio
 from replog.aio.contexts import Opening
-from replog.errors import ClosedError, WrongEventLoopError
+from replog.errors import ClosedError, StorageInUseError, WrongEventLoopError
 from tests.aio.kit import DEADLINE_S, under_asyncio
 from tests.forks import run
 
@@ -90,6 +90,30 @@ def test_unclosed_clients_are_left_alone_when_the_loop_ends(tmp_path: Path, monk
     with pytest.raises(WrongEventLoopError):
         asyncio.run(held["log"].append(b"in another event loop"))
     assert asyncio.run(records_of(tmp_path)) == [b"confirmed", b"pushed"]
+
+
+@under_asyncio
+async def test_a_context_is_entered_once(tmp_path: Path) -> None:
+    """What a second one gave was mixed up with the first, which nobody could leave any more."""
+    context = aio.embed(tmp_path)
+    client = await context.open()
+    writing = client.write_log("log")
+    log = await writing.open()
+    for again in (context, writing):
+        with pytest.raises(ClosedError, match="entered before"):
+            await again.open()
+    await log.append(b"x")
+    await log.aclose()
+    with pytest.raises(ClosedError, match="entered before"):
+        async with writing:
+            pass
+    await client.aclose()
+    async with aio.embed(tmp_path):
+        busy = aio.embed(tmp_path)
+        with pytest.raises(StorageInUseError):
+            await busy.open()
+    # One that could not be entered may be tried again.
+    await (await busy.open()).aclose()
 
 
 def test_a_failing_close_at_loop_end_leaves_no_other_open(tmp_path: Path) -> None:

@@ -226,6 +226,28 @@ def test_the_types_are_those_of_the_verbs() -> None:
 # -- without a block ------------------------------------------------------------------------------------------------
 
 
+def test_a_context_is_entered_once(tmp_path: Path) -> None:
+    """What a second one gave was mixed up with the first, which nobody could leave any more."""
+    context = replog.blocking.embed(tmp_path)
+    client = context.open()
+    writing = client.write_log("log")
+    log = writing.open()
+    for again in (context, writing):
+        with pytest.raises(replog.ClosedError, match="entered before"):
+            again.open()
+    log.append(b"x")
+    log.close()
+    with pytest.raises(replog.ClosedError, match="entered before"), writing:
+        pass
+    client.close()
+    with replog.blocking.embed(tmp_path):
+        busy = replog.blocking.embed(tmp_path)
+        with pytest.raises(replog.StorageInUseError):
+            busy.open()
+    # One that could not be entered may be tried again.
+    busy.open().close()
+
+
 def test_what_a_thread_opens_outlives_it(tmp_path: Path) -> None:
     opened: list[replog.blocking.Client] = []
     thread = threading.Thread(target=lambda: opened.append(replog.blocking.embed(tmp_path).open()))

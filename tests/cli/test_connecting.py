@@ -127,6 +127,11 @@ def test_misspelt_name_creates_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert trio.run(logs_by, Connection(metastore=f"lmdb:{wal}/metadata")) == ["log"]
 
 
+def test_directory_that_may_not_be_looked_into_is_named(tmp_path: Path) -> None:
+    """As one of another user; the name too long stands for it, since tests may run as root."""
+    assert "--dir: cannot be looked into" in problem_of(Connection(directories=(str(tmp_path / ("x" * 300)),)))
+
+
 async def test_a_command_may_make_an_embedded_log(tmp_path: Path) -> None:
     connection = Connection(directories=(str(tmp_path / "new" / "wal"),))
     assert await logs_by(connection, creates=True) == []

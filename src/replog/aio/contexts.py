@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from replog.aio.host import Call, Host
-from replog.runtime.faces import Face, closed
+from replog.runtime.faces import Face, closed, entered_before
 
 Give = Callable[[Host, Any], Any]  # what an asyncio task gets for what trio's context gives
 
@@ -47,6 +47,8 @@ class Opening(AbstractAsyncContextManager[Any]):
     async def __aenter__(self) -> Any:
         if self._owner is not None:
             self._owner.check_loop()
+        if self._joined is not None:
+            raise entered_before()
         host = self._joined = await Host.join()
         try:
             value: asyncio.Future[Any] = host.loop.create_future()
@@ -59,9 +61,11 @@ class Opening(AbstractAsyncContextManager[Any]):
         except asyncio.CancelledError:
             if self._call is not None:
                 await self._call.cancel()
+            self._joined = None
             await host.part()
             raise
         except BaseException:
+            self._joined = None
             await host.part()
             raise
         if isinstance(self._given, Opened):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from replog.runtime.faces import Face
+from replog.runtime.faces import Face, entered_before
 
 _of_process: set[Opening] = set()  # kept here: the program may keep no reference
 
@@ -20,6 +20,7 @@ class Opening(AbstractContextManager[Any]):
         self._enter = enter  # with whether the process owns it, else the thread that enters it
         self._entered: AbstractContextManager[Any] | None = None
         self._leaving = threading.Lock()
+        self._is_used = False
 
     def __enter__(self) -> Any:
         return self._open(is_of_process=False)
@@ -40,8 +41,16 @@ class Opening(AbstractContextManager[Any]):
         return self._open(is_of_process=True)
 
     def _open(self, *, is_of_process: bool) -> Any:
-        entered = self._enter(is_of_process)
-        value = entered.__enter__()
+        with self._leaving:
+            if self._is_used:
+                raise entered_before()
+            self._is_used = True
+        try:
+            entered = self._enter(is_of_process)
+            value = entered.__enter__()
+        except BaseException:
+            self._is_used = False
+            raise
         self._entered = entered
         if is_of_process:
             _of_process.add(self)

@@ -174,7 +174,10 @@ async def client_from(
     options = connection.client_options()
     if connection.directories:
         directories = [Path(each) for each in connection.directories]
-        storage = connection.storage or _storage_of(directories, creates)
+        try:
+            storage = connection.storage or _storage_of(directories, creates)
+        except OSError as error:
+            raise ConfigError(f"--dir: cannot be looked into: {error}") from error
         async with replog.embed(
             directories if len(directories) > 1 else directories[0],
             storage=storage,

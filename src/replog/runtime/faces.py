@@ -159,3 +159,8 @@ def forked(process_id: int) -> ForkedError:
 def closed() -> ClosedError:
     """The error for calls that wait when the run ends."""
     return ClosedError("the client was left, or its trio run failed; what was under way has an unknown outcome")
+
+
+def entered_before() -> ClosedError:
+    """The error for a context that is entered a second time."""
+    return ClosedError("this context was entered before: call what made it again, for another one")
