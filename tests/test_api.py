@@ -65,6 +65,14 @@ async def test_an_embedded_log_survives_leaving_and_coming_back(bookies: int, tm
     assert left_threads(before) == []
 
 
+async def test_directory_of_another_storage_says_which_to_name(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path, storage="lmdb"):
+        pass
+    with pytest.raises(StorageIdentityError, match=r"'replog lmdb storage'.*open it with the storage that it names"):
+        async with replog.embed(tmp_path):
+            pass
+
+
 async def test_each_of_several_directories_gets_a_bookie(tmp_path: Path) -> None:
     disks = [tmp_path / f"disk{number}" for number in range(3)]
     async with replog.embed(disks) as client:

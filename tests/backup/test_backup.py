@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from pathlib import Path
 
@@ -303,6 +304,27 @@ async def test_a_log_with_a_password(tmp_path: Path) -> None:
         assert (await client.ledger_metadata(segment.ledger_id)).digest_type is DigestType.HMAC_SHA256
         with pytest.raises(UnauthorizedError):
             await records_of(client, "orders", b"old")
+
+
+@pytest.mark.parametrize("limit", [0, 100, 100_000])
+async def test_a_full_disk_is_named_and_leaves_the_back_up(limit: int, tmp_path: Path) -> None:
+    """What is small is written only when the file is ended, and fails once more when it is closed."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 1)
+        await client.backup(tmp_path)
+        async with client.write_log("orders") as log:
+            await log.append(bytes(200_000))
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises(BackupError, match="File too large"):
+                await client.backup(tmp_path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        (log_there,) = check(tmp_path).logs
+        assert log_there.last_segment == 1
+        await client.backup(tmp_path)
+        assert check(tmp_path).problems == ()
 
 
 async def test_a_restore_without_bookies_says_so(tmp_path: Path) -> None:

@@ -48,6 +48,11 @@ def test_a_log_goes_to_a_directory_and_back(wal: Path, tmp_path: Path, typed: Re
     assert shown.endswith(", 2 of them new\n")
     assert "new" not in typed("backup", saved, "--dir", wal, "--log", "orders")[1]
     assert typed("verify", saved)[0] == 0
+    status, _, errors = typed("restore", tmp_path / "misspelt", "--dir", tmp_path / "new")
+    assert (status, "no finished back-up" in errors, (tmp_path / "new").exists()) == (1, True, False)
+    assert typed("restore", saved, "--dir", tmp_path / "new")[0] == 0
+    with replog.blocking.embed(tmp_path / "new") as client:
+        assert client.logs() == ["orders"]
     with replog.blocking.embed(restored, bookies=3):
         pass
     status, shown, errors = typed("restore", saved, "--quorum", "3,2,2", "--dir", restored, "--json")

@@ -185,7 +185,9 @@ class UnfinishedFile:
 
     def close(self) -> None:
         """Leaves it unfinished, if it is. Idempotent."""
-        self._file.close()
+        # What failed to be written is tried again here, for a file that nobody needs any more: why it failed is raised already.
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def _sync_directory(path: Path) -> None:

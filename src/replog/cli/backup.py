@@ -8,6 +8,7 @@ from typing import Annotated
 import attrs
 import typer
 
+from replog.backup.directory import BackupDirectory
 from replog.backup.saving import BackupReport, check
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.figures import parse_quorum_option
@@ -47,7 +48,9 @@ def restore(
 async def _restore(
     connection: Connection, directory: str, logs: list[str] | None, quorum: Quorum | None
 ) -> BackupReport:
-    async with client_from(connection) as client:
+    # Before a directory is made for it.
+    BackupDirectory(directory).existing_manifest()
+    async with client_from(connection, creates=True) as client:
         return await client.restore(directory, logs, quorum=quorum, password=connection.password())
 
 
