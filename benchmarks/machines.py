@@ -191,7 +191,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--callers", type=int, default=100)
     parser.add_argument("--takeovers", type=int, default=0, help="so many instead, of replog alone")
-    parser.add_argument("--metastore", default="", help="for the takeovers: a URL, like zookeeper://HOST:PORT/PLACE")
+    parser.add_argument(
+        "--metastore", default="", help="for the takeovers: a URL, like zookeeper://HOST:PORT/PLACE?session_timeout_s=1"
+    )
     parser.add_argument("--member", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.member:
@@ -206,7 +208,8 @@ def main() -> None:
     for number in range(options.takeovers or options.rounds):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as made:
             if options.takeovers:
-                place = f"{options.metastore}/{number}" if options.metastore else f"lmdb:{made}/metastore"
+                where, *query = options.metastore.split("?")
+                place = "?".join([f"{where}/{number}", *query]) if where else f"lmdb:{made}/metastore"
                 found.setdefault("replog", []).append(_take_over(place, Path(made)))
                 print(f"round {number + 1}: {_told('replog', found['replog'][-1])}")
                 continue

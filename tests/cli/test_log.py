@@ -353,6 +353,29 @@ def test_transactions_are_listed_and_retired(replog_log: Run, tmp_path: Path) ->
     assert replog_log("transactions", "log", "--older-than", "soon", "--yes")[0] == 2
 
 
+def test_producers_are_listed_and_retired(replog_log: Run, tmp_path: Path) -> None:
+    assert replog_log("append", "log", "--id", "till:1", "a", "b")[0] == 0
+    assert replog_log("append", "log", "--id", "x:y:7", "c")[0] == 0
+    lines = replog_log("producers", "log")[1].splitlines()
+    assert [line.split()[:2] for line in lines[1:] if line] == [["till", "2"], ["x:y", "7"]]
+    found = json.loads(replog_log("producers", "log", "--json")[1])["producers"]
+    assert [(each["producer"], each["last_sequence"]) for each in found] == [("till", 2), ("x:y", 7)]
+    assert replog_log("producers", "log", "--retire", "till", "--yes")[1] == "log log: 1 producer retired\n"
+    retired = replog_log("producers", "log", "--older-than", "0s", "--yes", "--json")[1]
+    assert json.loads(retired) == {"log": "log", "retired": ["x:y"]}
+
+
+def test_entries_with_ids_are_appended_once(replog_log: Run) -> None:
+    words = ("append", "log", "--id", "till:1", "--positions")
+    assert replog_log(*words, "a", "b")[1] == "1:0\n1:1\n"
+    assert replog_log(*words, "a", "b", "c")[1] == "1:0\n1:1\n2:0\n"
+    found = json.loads(replog_log("append", "log", "--id", "till:2", "b", "--json")[1])
+    assert (found["entries"], found["first_position"], found["last_position"]) == (1, "1:1", "1:1")
+    assert replog_log("read", "log")[1] == "a\nb\nc\n"
+    for wrong in ("till", ":1", "till:-1", "till:x", "till:"):
+        assert replog_log("append", "log", "--id", wrong, "d")[0] == 2
+
+
 def test_a_log_without_segments(replog_log: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with replog.embed(tmp_path / "wal") as client:

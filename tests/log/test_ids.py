@@ -360,8 +360,89 @@ async def test_too_many_producers_are_refused(small: None, autojump_clock: trio.
             await log.append(b"x", id=("c", 0))
         assert refused.value.producer == "c"
         assert "a" in refused.value.oldest
-        assert await log.append(b"x", id=("a", 1)) == Position(2, 1)
+        await log.append(b"x", id=("a", 1))
         assert len(await ids(client)) == 3
+
+
+async def test_retired_producers_make_room_and_are_new_again(
+    small: None, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with cluster() as world, world.client() as client, world.client() as operator:
+        async with client.write_log("log") as log:
+            await log.append(b"x", id=("a", 0))
+            first = await log.append(b"x", id=("b", 0))
+            with pytest.raises(ProducersFullError, match="log producers log --retire"):
+                await log.append(b"x", id=("c", 0))
+            # Nobody could retire them before: the record knew none. So the writer has rolled.
+            while len(await operator.log_producers("log")) < 2:  # noqa: ASYNC110 - only the record says so
+                await trio.sleep(0.1)
+            assert log.segment == 2
+            assert await operator.retire_producers("log", ["a", "nobody"]) == ["a"]
+            assert await operator.retire_producers("log", ["a"]) == []
+            await log.append(b"x", id=("c", 0))
+            assert await log.append(b"x", id=("b", 0)) == first
+            with pytest.raises(ProducersFullError):
+                await log.append(b"x", id=("a", 0))
+            await log.roll()
+            await log.roll()
+            assert sorted(await known(world)) == ["b", "c"]
+            segment = log.segment
+            with pytest.raises(ProducersFullError):
+                await log.append(b"x", id=("a", 0))
+            await trio.sleep(10)
+            assert log.segment == segment, "all of them are in the record: another roll is of no use"
+        assert await operator.retire_producers("log", ["b", "c"], older_than_s=3600) == ["b", "c"]
+        async with client.write_log("log") as log:
+            assert await log.append(b"x", id=("b", 0)) > first
+        assert await ids(client) == [("a", 0), ("b", 0), ("c", 0), ("b", 0)]
+
+
+async def test_producer_that_has_written_since_is_not_forgotten(
+    small: None, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with cluster() as world, world.client() as client, client.write_log("log") as log:
+        await log.append(b"x", id=("a", 0))
+        await log.roll()
+        again = await log.append(b"x", id=("a", 1))
+        assert await client.retire_producers("log", ["a"]) == ["a"]
+        await log.roll()
+        assert await log.append(b"x", id=("a", 1)) == again
+        assert sorted(await known(world)) == ["a"]
+
+
+async def test_next_writer_forgets_who_was_retired(small: None, autojump_clock: trio.testing.MockClock) -> None:
+    """One that has read the record before, too: it looks again before it writes its own."""
+    async with cluster() as world, world.client() as client, world.client() as operator:
+        async with client.write_log("log") as log:
+            await log.append(b"x", id=("a", 0))
+        async with client.write_log("log") as log:
+            first = await log.append(b"x", id=("b", 0))
+            await operator.retire_producers("log", ["a"])
+            await log.roll()
+            assert sorted(await known(world)) == ["b"]
+        async with operator.write_log("log") as log:
+            await log.append(b"x", id=("a", 0))
+            assert await log.append(b"x", id=("b", 0)) == first
+        assert await ids(client) == [("a", 0), ("b", 0), ("a", 0)]
+
+
+async def test_retirement_survives_a_lost_answer(small: None, autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        async with client.write_log("log") as log:
+            await log.append(b"x", id=("a", 0))
+        faults = iter([Fault.ANSWER_LOST])
+        world.metastore._choose = lambda operation, key: (
+            next(faults, None) if (operation, key) == ("put", KEY) else None
+        )
+        assert await client.retire_producers("log", ["a"]) == ["a"]
+        assert await client.log_producers("log") == []
+        with pytest.raises(LogNotFoundError):
+            await client.retire_producers("absent", ["a"])
+        for wrong in ("a", 5):
+            with pytest.raises(ConfigError, match="a list of names"):
+                await client.retire_producers("log", wrong)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="older_than_s"):
+            await client.retire_producers("log", older_than_s=-1)
 
 
 async def test_many_ids_make_the_log_roll(

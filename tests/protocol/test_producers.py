@@ -10,7 +10,7 @@ from replog.errors import DuplicateError, ProducersFullError
 from replog.protocol import producers
 from replog.protocol.envelope import EntryId
 from replog.protocol.model import Position
-from replog.protocol.producers import KnownProducer, ProducersRecord, ProducerWindow
+from replog.protocol.producers import KnownProducer, ProducersRecord, ProducerWindow, RetiredProducer
 
 EMPTY = ProducersRecord("log", 2, 0)
 IDS = 6  # in the window of these tests
@@ -105,3 +105,26 @@ def test_more_producers_than_fit_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     window.check_room("a")
     with pytest.raises(ProducersFullError, match="'a', 'b'"):
         window.check_room("c")
+
+
+@given(logs(), st.integers(0, 12), st.sets(st.sampled_from("abcd")))
+def test_window_forgets_who_was_retired_and_nobody_else(
+    log: list[tuple[Position, EntryId]], through: int, names: set[str]
+) -> None:
+    """Those that the record knows, unless they have written behind it."""
+    record = folded(log, through, EMPTY).record()
+    changed = record.without(names, 0)
+    known = {each.name for each in record.producers}
+    assert {each.name for each in changed.producers} == known - names
+    window = folded(log, through)
+    alive = {entry_id.producer for position, entry_id in log if position.segment > through}
+    assert window.retire(changed.retired) == bool((known & names) - alive)
+    for position, entry_id in log:
+        if entry_id.producer in (known & names) - alive:
+            assert window.find(entry_id) is None
+        elif position.segment > through:
+            assert window.find(entry_id) == position
+    window.fold(99)
+    gone = (known & names) - alive
+    assert {each.name for each in window.record().producers} == {entry_id.producer for _, entry_id in log} - gone
+    assert folded(log, through, changed).retire((RetiredProducer("nobody", 1),)) is False

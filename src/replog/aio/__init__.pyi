@@ -1,5 +1,12 @@
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -24,7 +31,10 @@ from replog.client.losses import EntriesAtRisk
 from replog.client.rebalancing import RebalanceReport
 from replog.client.repair_progress import ReportProgress
 from replog.config import BookieOptions, ClientOptions
-from replog.errors import ReplogError, StorageError
+from replog.errors import (
+    ReplogError,
+    StorageError,
+)
 from replog.log.appending import AppendedLedgers
 from replog.log.compacting import CompactedLog
 from replog.log.log_summaries import CursorLag, LogSummary
@@ -37,6 +47,7 @@ from replog.machine.sessions import CommandId
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
+from replog.protocol.producers import KnownProducer
 from replog.protocol.quorum import Quorum
 from replog.records.bookies import Endpoint
 from replog.registry import Registry
@@ -128,6 +139,20 @@ class Client:
     default_quorum: Quorum
     bookies: tuple[ServedBookie, ...]
     left_out: Mapping[str, StorageError]
+    async def log_producers(self, name: str) -> list[KnownProducer]:
+        """The producers that a log remembers from its closed segments, by name. `last_ms` is when its last entry was sent.
+
+        Raises `LogNotFoundError`, `MetastoreError`."""
+    async def retire_producers(
+        self, name: str, producers: Sequence[str] = (), *, older_than_s: float | None = None
+    ) -> list[str]:
+        """Makes a log forget these producers, and those whose last entry was sent longer ago than `older_than_s`; returns their
+        names.
+
+        A log has room for 1000, and never forgets one by itself. An append that repeats an id of a producer that was retired
+        appends the entry again. They are those of `log_producers`; one that appends meanwhile may stay. Raises
+        `LogNotFoundError`, `ConfigError`, `MetastoreError`. If it raises or is cancelled, they may be retired or not; retiring
+        again is harmless."""
     def cursor(
         self,
         log_name: str,

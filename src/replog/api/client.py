@@ -12,6 +12,7 @@ import trio
 from replog.api.cursors import CursorVerbs
 from replog.api.ledgers import LedgerVerbs
 from replog.api.notes_file import restore_notes, save_notes
+from replog.api.producers import ProducerVerbs
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
 from replog.bookie.serving import ServedBookie
@@ -46,7 +47,7 @@ from replog.registry import Registry
 from replog.runtime.threads import run_in_thread
 
 
-class Client(LedgerVerbs, CursorVerbs):
+class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
     """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the trio run that made it.
 
     `quorum` arguments that are left out take the client's default: three bookies of which two acknowledge, or all the

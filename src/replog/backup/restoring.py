@@ -28,7 +28,7 @@ from replog.log.producers import ProducerRecords
 from replog.protocol.digest import DigestType
 from replog.protocol.envelope import has_id
 from replog.protocol.model import LogMetadata
-from replog.protocol.producers import ProducersRecord
+from replog.protocol.producers import ProducersRecord, ProducerWindow
 from replog.protocol.quorum import Quorum
 from replog.records.encoding import encode
 from replog.records.paths import log_key_path
@@ -109,7 +109,7 @@ class Restorer:
         if self._has_ids:
             # The first writer that looks finds that all is still to be read, since no entry's id is in the record (L11).
             empty = ProducersRecord(name, deletions, segments[0].number - 1)
-            await ProducerRecords(self._ledgers).advance(empty)
+            await ProducerRecords(self._ledgers).advance(ProducerWindow(empty))
         wanted = appending.addition(name, [ids[each.number] for each in segments], (job, 1), job, None)
         await appending.append(name, wanted, 0.0, self._ledgers, self._driver, self._password)
         size_bytes = sum(each.size_bytes for each in segments)

@@ -46,6 +46,7 @@ from replog.machine.sessions import CommandId
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
+from replog.protocol.producers import KnownProducer
 from replog.protocol.quorum import Quorum
 from replog.records.bookies import Endpoint
 from replog.registry import Registry
@@ -114,6 +115,20 @@ class Client:
     default_quorum: Quorum
     bookies: tuple[ServedBookie, ...]
     left_out: Mapping[str, StorageError]
+    def log_producers(self, name: str) -> list[KnownProducer]:
+        """The producers that a log remembers from its closed segments, by name. `last_ms` is when its last entry was sent.
+
+        Raises `LogNotFoundError`, `MetastoreError`."""
+    def retire_producers(
+        self, name: str, producers: Sequence[str] = (), *, older_than_s: float | None = None
+    ) -> list[str]:
+        """Makes a log forget these producers, and those whose last entry was sent longer ago than `older_than_s`; returns their
+        names.
+
+        A log has room for 1000, and never forgets one by itself. An append that repeats an id of a producer that was retired
+        appends the entry again. They are those of `log_producers`; one that appends meanwhile may stay. Raises
+        `LogNotFoundError`, `ConfigError`, `MetastoreError`. If it raises or is cancelled, they may be retired or not; retiring
+        again is harmless."""
     def cursor(
         self,
         log_name: str,

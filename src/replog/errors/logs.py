@@ -87,13 +87,15 @@ class DuplicateError(LogError):
 class ProducersFullError(LogError):
     """The log remembers as many producers as it can, and this `producer` is new. Has `oldest`, some that were silent for longest.
 
-    Retry: no, not with a new name: use names that stay, one for each place that entries come from. Outcome: not written."""
+    Retry: after an operator has retired some (`replog log producers`, `Client.retire_producers`); or use names that stay, one for
+    each place that entries come from. Outcome: not written."""
 
     def __init__(self, log_name: str, producer: str, producers_max: int, oldest: Sequence[str]) -> None:
         super().__init__(
             log_name,
             f"it remembers {producers_max} producers, and {producer!r} is new: nothing was written. Use names that stay the same "
-            f"when a producer starts again, rather than new ones; silent for longest are {', '.join(map(repr, oldest))}",
+            f"when a producer starts again, rather than new ones; or retire those that nobody repeats any more, by "
+            f"`replog log producers {log_name} --retire`: silent for longest are {', '.join(map(repr, oldest))}",
         )
         self.producer = producer
         self.oldest = tuple(oldest)

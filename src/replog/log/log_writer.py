@@ -14,7 +14,7 @@ import trio
 from replog.client.endings import WriterContext
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
-from replog.errors import FencedError, ReplogError
+from replog.errors import FencedError, ProducersFullError, ReplogError
 from replog.log.committers import answer_committers
 from replog.log.log_driver import LogDriver
 from replog.log.producers import Producers
@@ -201,7 +201,14 @@ class LogWriter(WriterContext):
         window = await self._producers.window()
         # Nothing may come between looking and pushing: another task may repeat the same id.
         while (first := window.find(entry_id)) is None:
-            window.check_room(entry_id.producer)
+            try:
+                window.check_room(entry_id.producer)
+            except ProducersFullError:
+                if await self._producers.make_room(window):
+                    continue
+                if not self._producers.are_saved:
+                    self._rolling.want()  # only what is in the record can be retired
+                raise
             try:
                 position = self.push_nowait(stored)
             except trio.WouldBlock:

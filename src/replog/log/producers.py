@@ -7,17 +7,20 @@ The record summarises the closed segments up to one of them (`replog.protocol.pr
   entries are final, because a takeover has closed what was before. It knows its own entries from then on.
 - After a roll it writes the record through the ledger that was closed. A roll is due after `IDS_UNSAVED_MAX` ids, so that
   the next writer has no more than these to read.
-- A record is only replaced by one that goes further: so a deposed writer changes nothing that its successor has written.
+- A record is only replaced by one that goes further: so a deposed writer changes nothing that its successor has written. Only
+  retiring producers changes a record in its place: it leaves them out, and says so. A writer that knows them forgets them
+  when it writes the next record, or has no room; the record after that says nothing of them any more.
 - A trim reads the record *after* the log's record, and leaves the segments behind it. What it has read can only have moved
   forward; the writer that begins the record changes the log's record afterwards, so that a trim that has found none fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 
+import attrs
 import trio
 
 from replog.client.ledgers import Ledgers
@@ -60,23 +63,52 @@ class ProducerRecords:
             return None, None
         return decode_producers(key, found.value, log_name), found.version
 
-    async def advance(self, record: ProducersRecord) -> ProducersRecord:
-        """Writes a record, unless there is one that goes as far; returns the one that is there now. Raises `MetastoreError`: then
-        it may be written, and writing it again is harmless."""
-        key, value = log_producers_key_path(record.log_name), encode(record)
+    async def advance(self, window: ProducerWindow) -> ProducersRecord:
+        """Writes the record of this window, unless there is one that goes as far; returns the one that is there now. The window
+        forgets who was retired. Raises `MetastoreError`: then it may be written, and writing it again is harmless."""
+        record = window.record()
+        key = log_producers_key_path(record.log_name)
         metastore, deadline = self._store.metastore, trio.current_time() + self._store.timeout_s
         while True:
             # A lost answer needs no token: any record that goes as far says the same.
             found, version = await self.get(record.log_name)
+            if found is not None and found.deletions == record.deletions:
+                window.retire(found.retired)
+                # Another writer, which takes over just now, may still know those who were retired since the last record.
+                recently = tuple(each for each in found.retired if each.through >= found.through)
+                record = attrs.evolve(window.record(), retired=recently)
             if found is not None and found.place >= record.place:
                 return found
+            value = encode(record)
             try:
                 if version is None:
-                    await self._store.persist(f"creating {key}", lambda: metastore.create(key, value))
+                    await self._store.persist(f"creating {key}", partial(metastore.create, key, value))
                 else:
                     await self._store.persist(f"changing {key}", partial(metastore.put, key, value, version))
                 return record
             except (KeyExistsError, KeyNotFoundError, VersionConflictError, MetastoreUncertainError) as error:
+                await self._store.pause(deadline, error)
+
+    async def retire(self, head: LogMetadata, names: Collection[str], before_ms: int) -> list[str]:
+        """Leaves these producers out of the record of this log, and those that were silent since before that time; returns their
+        names. Raises `MetastoreError`: then they may be retired or not."""
+        key = log_producers_key_path(head.name)
+        metastore, deadline = self._store.metastore, trio.current_time() + self._store.timeout_s
+        retired: dict[str, None] = {}
+        while True:
+            found, version = await self.get(head.name)
+            if found is None or version is None or found.deletions != head.deletions:
+                return list(retired)
+            changed = found.without(names, before_ms)
+            gone = changed.retired[len(found.retired) :]
+            # Those of an attempt whose answer was lost count as well.
+            retired.update((each.name, None) for each in gone)
+            if not gone:
+                return list(retired)
+            try:
+                await self._store.persist(f"changing {key}", partial(metastore.put, key, encode(changed), version))
+                return list(retired)
+            except (KeyNotFoundError, VersionConflictError, MetastoreUncertainError) as error:
                 await self._store.pause(deadline, error)
 
     async def first_needed(self, head: LogMetadata) -> int | None:
@@ -108,6 +140,7 @@ class Producers:
         logs: LogRecords,
         password: bytes,
     ) -> None:
+        self.are_saved = False  # the record had as many producers as fit, when this writer had no room
         self._name = name
         self._deletions = deletions
         self._first = first
@@ -142,6 +175,14 @@ class Producers:
         self._roll_at = self._unsaved + IDS_UNSAVED_MAX  # once, also if it fails
         return True
 
+    async def make_room(self, window: ProducerWindow) -> bool:
+        """Forgets the producers that were retired since; returns whether there was one. Raises `MetastoreError`."""
+        record, _ = await self._records.get(self._name)
+        if record is None or record.deletions != self._deletions:
+            return False
+        self.are_saved = record.is_full
+        return window.retire(record.retired)
+
     async def look(self) -> None:
         """Reads what there is of producers, if the log has any: so that the first append does not wait for that. What fails is
         tried again then."""
@@ -162,7 +203,7 @@ class Producers:
             return
         window = await self.window()
         window.fold(through)
-        await self._records.advance(window.record())
+        await self._records.advance(window)
         self._unsaved = window.recent
         self._roll_at = self._unsaved + IDS_UNSAVED_MAX
 
@@ -185,7 +226,7 @@ class Producers:
         """Begins the record of a log in which no entry has an id; then no trim drops one without it."""
         self._is_beginning = True
         empty = ProducersRecord(self._name, self._deletions, self._segment() - 1)
-        record = await self._records.advance(empty)
+        record = await self._records.advance(ProducerWindow(empty))
         if record.deletions != self._deletions:
             return empty  # the log was deleted meanwhile
 
@@ -225,7 +266,7 @@ class Producers:
                 record = again
         window.fold(self._first.segment - 1)
         if window.through > record.through:
-            await self._records.advance(window.record())
+            await self._records.advance(window)
         return window
 
     async def _read_segment(self, window: ProducerWindow, segment: Segment) -> None:

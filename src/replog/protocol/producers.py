@@ -7,6 +7,7 @@ producer. What is in it follows from the log's entries alone, in their order:
 - An id that is in the window has its first position there.
 - An id that is not in it was never in the log, if its sequence is above all that were forgotten of its producer.
 - Otherwise it is unknown where it was written, or whether: it is refused, and never appended.
+- A producer is forgotten only when an operator retires it. Then its ids are new again.
 
 Entries of closed segments are *folded* in, and then the oldest are forgotten. Those of later segments may still be lost, so they
 make the window forget nothing. So a record of the window through one segment is the same, whoever makes it.
@@ -15,6 +16,7 @@ make the window forget nothing. So a record of the window through one segment is
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Iterable
 
 import attrs
 
@@ -38,14 +40,36 @@ class KnownProducer:
 
 
 @attrs.frozen
+class RetiredProducer:
+    """A producer that an operator made the log forget. `through` is the last segment whose ids were forgotten."""
+
+    name: str
+    through: int
+
+
+@attrs.frozen
 class ProducersRecord:
     """What is known of a log's producers from its segments up to `through`. `deletions` tells the log from those of the same name
-    that were deleted before."""
+    that were deleted before. `retired` is for the writers that know these producers already."""
 
     log_name: str
     deletions: int
     through: int
     producers: tuple[KnownProducer, ...] = ()
+    retired: tuple[RetiredProducer, ...] = ()
+
+    @property
+    def is_full(self) -> bool:
+        """True if it has as many producers as a log can remember."""
+        return len(self.producers) >= PRODUCERS_MAX
+
+    def without(self, names: Collection[str], before_ms: int) -> ProducersRecord:
+        """The record without these producers, and without those whose last entry was sent before that time."""
+        is_left = {each.name: each.name not in names and each.last_ms >= before_ms for each in self.producers}
+        retired = tuple(RetiredProducer(name, self.through) for name, stays in is_left.items() if not stays)
+        kept = tuple(each for each in self.producers if is_left[each.name])
+        assert len(kept) + len(retired) == len(self.producers), "a producer stays, or is retired"
+        return attrs.evolve(self, producers=kept, retired=(*self.retired, *retired))
 
     @property
     def place(self) -> tuple[int, int]:
@@ -135,6 +159,23 @@ class ProducerWindow:
         if name not in self._producers and len(self._producers) >= PRODUCERS_MAX:
             oldest = sorted(self._producers, key=lambda each: (self._producers[each].last_ms, each))[:3]
             raise ProducersFullError(self._log_name, name, PRODUCERS_MAX, oldest)
+
+    def retire(self, retired: Iterable[RetiredProducer]) -> bool:
+        """Forgets these producers, but for those that have written since; returns whether there was one."""
+        gone = set()
+        for each in retired:
+            known = self._producers.get(each.name)
+            if known is None:
+                continue
+            assert known.ids, "the last id of a producer is kept"
+            if all(position.segment <= each.through for position in known.ids.values()):
+                gone.add(each.name)
+        for name in gone:
+            del self._producers[name]
+        if gone:
+            self._folded = deque(each for each in self._folded if each[1].producer not in gone)
+            self._recent = deque(each for each in self._recent if each[1].producer not in gone)
+        return bool(gone)
 
     def add(self, position: Position, entry_id: EntryId, time_ms: int) -> None:
         """An entry of this id was pushed, or read, behind all that were added before."""

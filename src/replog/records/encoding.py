@@ -104,6 +104,9 @@ def encode(record: AnyRecord) -> bytes:
         fields = _of_log_kind(fields)
     if isinstance(record, CursorRecord) and record.moved_from is None:
         del fields["moved_from"]
+    # A version that drops them makes the writers remember those producers again.
+    if isinstance(record, ProducersRecord) and not record.retired:
+        del fields["retired"]
     if "segments" in fields:
         fields["segments"] = fields.pop("segments")  # last: people see the rest first
     # Custom metadata may hold lone surrogates: strict UTF-8 would refuse them, and `json.loads` reads them back.

@@ -95,6 +95,8 @@ def decode_producers(key: str, value: bytes, log_name: str) -> ProducersRecord:
     faults = [] if record.log_name == log_name else [f"it is of log {record.log_name!r}"]
     if record.through < 0 or record.deletions < 0:
         faults.append(f"through is {record.through}, and deletions {record.deletions}")
+    if not all(1 <= each.through <= record.through for each in record.retired):
+        faults.append(f"through is {record.through}, and its retired producers are {record.retired[:3]}")
     names = [each.name for each in record.producers]
     if len(set(names)) < len(names):
         faults.append("two producers have one name")

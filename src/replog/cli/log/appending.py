@@ -7,6 +7,7 @@ says how many entries are confirmed and which have an unknown outcome (W4).
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -30,11 +31,14 @@ from replog.cli.streams import input_bytes, read_input, write_output
 from replog.errors import ConfigError, ReplogError
 from replog.log.log_writer import LogWriter
 from replog.protocol.digest import DigestType
+from replog.protocol.envelope import EntryId
 from replog.protocol.model import Position
+from replog.protocol.producers import entry_id_of
 from replog.protocol.quorum import Quorum
 from replog.runtime.nursery import open_service_nursery
 
 _PACED_BYTES = 1 << 20  # a pace measured over fewer bytes would mean nothing
+_WITH_IDS_AT_ONCE = 1000  # entries with ids that are in flight together
 _UNSETTLED_MAX = 100_000  # entries pushed and not confirmed, or not printed: the client bounds their bytes
 
 
@@ -57,6 +61,7 @@ class Asked:
     ledgers: str | None
     key: bytes | None = None
     headers: dict[str, bytes] = attrs.field(factory=dict)
+    first_id: EntryId | None = None
 
 
 @takes_connection
@@ -92,6 +97,15 @@ def append(
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=TEXT", help="A header of each entry. May be repeated.")
     ] = None,
+    first_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="PRODUCER:SEQUENCE",
+            help="The id of the first entry; each further one has the next sequence. An entry whose id is in the log is not "
+            "appended again.",
+        ),
+    ] = None,
     for_programs: AsJSON = False,
 ) -> None:
     """Append to a log, and print the positions of the entries once they are confirmed.
@@ -112,9 +126,17 @@ def append(
         ledgers,
         None if key is None else os.fsencode(key),
         _headers(header or ()),
+        None if first_id is None else _entry_id(first_id),
     )
     standard_output()  # do not begin if the result cannot be printed
     run_gently(_append, connection, asked)
+
+
+def _entry_id(text: str) -> EntryId:
+    producer, _, sequence = text.rpartition(":")
+    if not producer or not (sequence.isascii() and sequence.isdecimal()):
+        raise ConfigError(f"--id {text}: it is written PRODUCER:SEQUENCE, as in till-1:42")
+    return entry_id_of((producer, int(sequence)))
 
 
 def _headers(texts: Iterable[str]) -> dict[str, bytes]:
@@ -192,6 +214,14 @@ class Tally:
         if self.first is None:
             self.first = position
 
+    def confirmed_at(self, position: Position, size_bytes: int) -> None:
+        """Note an entry that is confirmed, maybe since an earlier time."""
+        self.pushed += 1
+        self.pushed_bytes += size_bytes
+        self.confirmed += 1
+        self.first = self.first or position
+        self.last_confirmed = position
+
     def confirm(self, last: Position | None) -> list[Position]:
         """Note that all up to this one are confirmed; return those that were not known to be."""
         news: list[Position] = []
@@ -222,6 +252,7 @@ class Appending:
         self.tally = Tally()
         self.output_closed: OutputClosed | None = None
         self._asked = asked
+        self._next_id = asked.first_id
         self._stop = stop
         self._log: LogWriter | None = None
         self._settled = 0  # confirmed, and printed if that is wanted
@@ -269,6 +300,11 @@ class Appending:
             tell(len(data))
 
     async def _push(self, log: LogWriter, entries: Iterable[bytes]) -> None:
+        if self._next_id is not None:
+            some = iter(entries)
+            while chunk := list(itertools.islice(some, _WITH_IDS_AT_ONCE)):
+                await self._push_once(log, chunk)
+            return
         keeps_sizes = self._asked.positions and self._asked.for_programs
         key, headers = self._asked.key, self._asked.headers
         try:
@@ -286,6 +322,23 @@ class Appending:
                     self._sizes.append(len(entry))
         finally:
             self._has_pushed.set()
+
+    async def _push_once(self, log: LogWriter, entries: list[bytes]) -> None:
+        """Appends entries with ids. One that is in the log already has its position there: so they need not follow each other."""
+        key, headers = self._asked.key, self._asked.headers
+        positions = []
+        for entry in entries:
+            assert self._next_id is not None, "it was asked for"
+            producer, sequence = self._next_id
+            positions.append(await log.push(entry, key=key, headers=headers, id=self._next_id))
+            self._next_id = EntryId(producer, sequence + 1)
+        await log.flush()
+        for position, entry in zip(positions, entries, strict=True):
+            self.tally.confirmed_at(position, len(entry))
+        if self._asked.positions:
+            self._sizes.extend(map(len, entries) if self._asked.for_programs else ())
+            await self._print(positions)
+        self._settled += len(entries)
 
     async def _wait_settled(self) -> None:
         self._has_pushed.set()
