@@ -41,7 +41,13 @@ class Process:
                 await self.said.wait()
 
 
-@pytest.mark.parametrize("listen", ["", pytest.param("tcp:127.0.0.1:0", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "listen",
+    [
+        pytest.param("", marks=pytest.mark.long(is_sampled=False)),
+        pytest.param("tcp:127.0.0.1:0", marks=pytest.mark.long),
+    ],
+)
 async def test_counter_counts_each_command_once_when_leaders_die(tmp_path: Path, listen: str) -> None:
     metastore = f"lmdb:{tmp_path / 'metadata'}?lease_s=2"
     options = replog.BookieOptions(listen=("tcp:127.0.0.1:0",))

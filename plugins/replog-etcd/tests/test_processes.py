@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 
+import pytest
 import trio
 from etcd_servers import Store
 
@@ -44,6 +45,7 @@ def start_child(target: str, number: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", CHILD, target, str(number), str(WORDS)])
 
 
+@pytest.mark.long(is_sampled=False)  # the same with tasks of one process is in make test: test_failures.py
 async def test_no_update_is_lost_or_doubled(store: Store) -> None:
     chance = random.Random(3)
     async with serve_proxy(store.servers[0].address) as proxy, store.client() as other:

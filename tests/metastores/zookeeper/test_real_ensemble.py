@@ -123,6 +123,7 @@ async def read_version(metastore: Metastore) -> int:
     return (await metastore.get("key")).version
 
 
+@pytest.mark.long  # those whose answers are lost on one server are in make test: test_real_cas.py
 async def test_each_change_happens_once_when_leaders_die_and_hang(
     zookeeper_ensemble: Ensemble, zookeeper_chroot: str
 ) -> None:

@@ -20,8 +20,8 @@ from tests.testing.storage_exam.test_basics import opener
 def test_an_honest_one_passes_both_exams(tmp_path: Path) -> None:
     for name in ("exam", "damage"):
         (tmp_path / name).mkdir()
-    check_storage(LogStorage, tmp_path / "exam", kills=4, steps=100)
-    check_storage_damage(LogStorage, tmp_path / "damage", sample=12)
+    check_storage(LogStorage, tmp_path / "exam", kills=2, steps=50)
+    check_storage_damage(LogStorage, tmp_path / "damage", sample=6)
 
 
 class GivesWhatItFinds(LogStorage):
