@@ -11,12 +11,12 @@ import trio
 
 from replog.api.cursors import CursorVerbs
 from replog.api.ledgers import LedgerVerbs
-from replog.api.notes_file import restore_notes, save_notes
 from replog.api.producers import ProducerVerbs
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
 from replog.bookie.serving import ServedBookie
 from replog.client.administration import RemoteBookie, remote_bookies
+from replog.client.audit_notes import restore_notes, save_notes
 from replog.client.audit_report import AuditReport
 from replog.client.draining import DrainStatus, drain, drain_status, undrain
 from replog.client.ledgers import Ledgers, check_password

@@ -13,18 +13,23 @@ Rules, which make this exact:
 Notes may outlive their process in a file (format 1, a JSON object): `states` has four numbers of each bookie, by its id, as they
 were before it was asked; `ledgers` has a pair for each ledger that lacked nothing: how much higher its id is than the one before,
 and the version of its record. Notes know nothing of a metastore that is put back from a back-up: versions repeat then, and
-bookies may have dropped what old records name. An audit without notes sees that.
+bookies may have dropped what old records name. An audit without notes sees that. The file is replaced by renaming, so it is
+always whole; if it is lost, the next audit asks about every ledger.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
+from pathlib import Path
 
 import attrs
 
 from replog.client.administration import BookieStatistics
+from replog.errors import ConfigError
+from replog.runtime.platform import sync_all
 
 FORMAT = 1
 
@@ -121,3 +126,33 @@ def _decoded(value: bytes) -> tuple[dict[str, list[float]], Iterable[tuple[int, 
 def _is_state(value: object) -> bool:
     is_list = isinstance(value, list) and len(value) == len(attrs.fields(BookieState))
     return is_list and all(type(each) in (int, float) for each in value)  # type: ignore[attr-defined]
+
+
+def restore_notes(path: str | os.PathLike[str], notes: AuditNotes) -> None:
+    """Has the notes begin with what the file has, if there is one. Raises `ConfigError` if it has something else. Blocks."""
+    try:
+        notes.restore(Path(path).read_bytes())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"notes of audits, {os.fspath(path)}: cannot be read: {error}") from error
+    except ValueError as error:
+        advice = (
+            "it is another file, damaged, or of another version. Nothing was asked; name another file, or delete it"
+        )
+        raise ConfigError(f"notes of audits, {os.fspath(path)}: {error}: {advice}") from error
+
+
+def save_notes(path: str | os.PathLike[str], notes: AuditNotes) -> None:
+    """Replaces the file. Raises `ConfigError`. Blocks."""
+    unfinished = Path(f"{os.fspath(path)}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(notes.saved())
+            file.flush()
+            sync_all(file.fileno())
+        unfinished.rename(path)
+    except OSError as error:
+        raise ConfigError(
+            f"notes of audits, {os.fspath(path)}: cannot be written: {error}; the audit is done"
+        ) from error
