@@ -89,6 +89,7 @@ class _Sweep:
                 ended.append(job)
 
         await for_each(judge, found, AT_ONCE)
+        # An earlier sweep forgot the ledgers that a job added: then only these themselves say whose they are.
         undecided = [job for job in found if job not in ended and job.ledger_ids]
         if undecided and head is not None:
             committed = await self._jobs_of(segment.ledger_id for segment in head.segments[-_NAMED_MAX:])

@@ -24,6 +24,7 @@ def shares(limit: int, wanted: Sequence[int]) -> list[int]:
     got = [0] * len(wanted)
     hungry = [place for place, each in enumerate(wanted) if each > 0]
     while limit and hungry:
+        # Each round leaves out those that have enough, so that the others share what these did not need.
         share = max(1, limit // len(hungry))
         for place in hungry:
             more = min(share, wanted[place] - got[place], limit)

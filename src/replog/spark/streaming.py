@@ -127,6 +127,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         it waits for more rows."""
         places = places_in(start, self._selection)
         reached = self._call(lambda client: self._reached(client, places, limit))
+        # All logs of this micro-batch have had their turn: those that had none for longest are the first of the next one.
         self._turns.update(dict.fromkeys(reached, max(self._turns.values(), default=0) + 1))
         self._planned = {**places, **reached}
         return as_offset(self._planned, self._selection)

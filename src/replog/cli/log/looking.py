@@ -229,6 +229,7 @@ def _print(metadata: LogMetadata, found: list[tuple[Segment, LedgerFacts | None]
     sizes = [facts.size_bytes for facts in known]
     total = "" if None in sizes else f", {as_size(sum(filter(None, sizes)))}"
     problems = [facts.problem for facts in known if facts.problem is not None]
+    # A ledger whose bookies did not answer counts as empty here.
     at_least = "at least " if any(facts.entries is None for facts in known) else ""
     count = "1 segment" if len(found) == 1 else f"{len(found)} segments"
     holds = f"{count}, {at_least}{entries} {'entry' if entries == 1 else 'entries'}{total}"

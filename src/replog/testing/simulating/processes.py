@@ -103,6 +103,7 @@ class BookieHost:
         if self.served is None or self._storage is None:
             return
         self.served = None
+        # First of all: what its tasks send while they are unwound reaches nobody.
         self._network.kill(self.process)
         self._storage.crash()
         self._world.spawn(self._metastore.expire, self.process)

@@ -144,6 +144,7 @@ class _Simulation:
 
 
 async def _unshield_late(programs: Programs) -> None:
+    # Again and again: what a cleanup awaits next may have a shield of its own.
     for _ in range(_UNWINDINGS_MAX):
         await trio.sleep(_UNWINDING_S)
         programs.unshield()
