@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -88,6 +89,34 @@ async def test_a_wrong_retention_fences_nobody(autojump_clock: trio.testing.Mock
             with pytest.raises(ConfigError, match=r"retention=.* must be Retention\(...\)"):
                 await verb("log", retention=timedelta(days=7)).__aenter__()  # type: ignore[arg-type]
         await log.append(b"still its writer")
+
+
+async def test_one_text_is_no_list_of_names(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Each letter was taken for a name: so a repair left out the bookie that it was to replace, and said that all was well."""
+    async with cluster(3) as world, world.client() as client:
+        (name, *_) = await client.known_bookies()
+        for verb in (
+            lambda: client.repair(away=name),
+            lambda: client.repair(name),
+            lambda: client.declare_bookies_lost(name),
+            lambda: client.recover_ledger(1, lost=name),
+            lambda: client.backup(tmp_path, "log"),
+            lambda: client.restore(tmp_path, "log"),
+        ):
+            with pytest.raises(ConfigError, match="must be a list of texts"):
+                await verb()
+
+
+@pytest.mark.parametrize("directory", ["", "a\0b", ["a", ""]])
+async def test_directories_that_cannot_be(
+    directory: str | list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty name was the working directory."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="must be a path"):
+        async with replog.embed(directory):
+            pass
+    assert os.listdir(tmp_path) == []
 
 
 def test_addresses_without_a_scheme_are_refused_with_a_hint() -> None:

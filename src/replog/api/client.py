@@ -24,7 +24,7 @@ from replog.client.losses import EntriesAtRisk, declare_lost
 from replog.client.rebalancing import Rebalancer, RebalanceReport
 from replog.client.repair import Repairer
 from replog.client.repair_progress import ReportProgress
-from replog.config import check_number, check_types
+from replog.config import check_names, check_number, check_types
 from replog.errors import ConfigError, StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
@@ -106,6 +106,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
 
         Raises `LossNotAcceptedError` if confirmed entries may be gone and that is not accepted, `AdministrationError` if one is
         unknown or announced: then nothing was declared. After `MetastoreError` some may be: declaring again is harmless."""
+        check_names(bookie_ids=bookie_ids)
         membership = self._ledgers.context.membership
         return await declare_lost(bookie_ids, self._ledgers.records, membership, accept_loss=accept_loss)
 
@@ -138,6 +139,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         others have all their entries. Bookies that drain are replaced, too, and their entries are copied from them.
 
         Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
+        check_names(lost=lost, away=away)
         await self.declare_bookies_lost(await self._repairer.undeclared(lost), accept_loss=accept_loss)
         return await self._repairer.repair(away, report=progress)
 
@@ -461,6 +463,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
 
         Raises `BackupError`, `UnauthorizedError`, `EntryUnreadableError`, `MetastoreError`. If it raises or is cancelled, the
         directory has the back-up that it had, and the next one goes on from there."""
+        check_names(logs=logs)
         names = await self.logs() if logs is None else list(logs)
         return await save(directory, names, self._ledgers, self._logs, password)
 
@@ -477,6 +480,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
 
         Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written; `BackupDamagedError`,
         `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
+        check_names(logs=logs)
         wanted = self.default_quorum if quorum is None else quorum
         restorer = Restorer(directory, self._ledgers, self._logs, self._log_driver, wanted, password)
         return await restorer.restore(logs)

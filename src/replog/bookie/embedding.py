@@ -101,6 +101,12 @@ class EmbeddedStorages:
                 self._registry.observe(BookieStartsEmpty(storage.bookie_id, name, missing))
 
 
+def _check_path(path: str | os.PathLike[str]) -> None:
+    # An empty one would be the working directory: as of a variable that is not set.
+    if isinstance(path, str) and (not path or "\0" in path):
+        raise ConfigError(f"embed: directory={path!r} must be a path, as './wal'")
+
+
 def bookie_directories(
     directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], bookies: int | None
 ) -> list[Path]:
@@ -108,6 +114,8 @@ def bookie_directories(
     if not isinstance(directory, str | os.PathLike):
         if not isinstance(directory, Sequence) or not all(isinstance(each, str | os.PathLike) for each in directory):
             raise ConfigError(f"embed: directory={directory!r} must be a path, or a list of paths")
+        for each in directory:
+            _check_path(each)
         directories = [Path(each) / f"{_BOOKIE_DIRECTORY}0" for each in directory]
         if not directories or len(set(directories)) < len(directories):
             raise ConfigError(f"embed: {list(map(str, directory))} must be one or more directories, each once")
@@ -116,6 +124,7 @@ def bookie_directories(
                 f"embed: {bookies} bookies in {len(directories)} directories: give one for each, or only one"
             )
         return directories
+    _check_path(directory)
     parent = Path(directory)
     # A directory that has more bookies than are asked for would lose the ledgers that the others hold.
     count = 1 if bookies is None else bookies

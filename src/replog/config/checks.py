@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -94,6 +94,15 @@ def check_types(where: str, **given: tuple[object, type]) -> None:
     ]
     if wrong:
         raise ConfigError(f"{where}: {'; '.join(wrong)}")
+
+
+def check_names(**given: object) -> None:
+    """Raises `ConfigError` for the first argument that is neither None nor a list of texts: of one text, each letter would be
+    taken for a name."""
+    for name, value in given.items():
+        is_list = isinstance(value, Iterable) and not isinstance(value, str)
+        if value is not None and not (is_list and all(isinstance(each, str) for each in value)):  # type: ignore[attr-defined]
+            raise ConfigError(f"{name}={value!r} must be a list of texts; nothing was changed")
 
 
 def check_number(name: str, value: object, lowest: int | None = None) -> None:
