@@ -36,6 +36,9 @@ CONSTANTS
   SlowMetastore, \* TRUE: a writer's compare-and-set arrives some time after it was sent
   LateAnswers,  \* TRUE: answers to recoveries may be heard late
   Unbounded,    \* TRUE: takeovers continue the ledger in a new term (seed 004)
+  RollsMax,     \* planned fragments, of all writers
+  TrimsMax,     \* trims, by anybody, of a fragment each
+  MayDrop,      \* TRUE: bookies drop what the record says is trimmed, or not theirs (F5)
   Removed       \* rules that are left out
 
 VARIABLES
@@ -82,9 +85,11 @@ WithFragment(fragments, fragment) ==                                            
   IF Last(fragments).first = fragment.first
   THEN [fragments EXCEPT ![Len(fragments)] = fragment]
   ELSE Append(fragments, fragment)
-\* A closed record drops a last fragment that holds no entry, but never the first one.
+\* What was trimmed stays in `meta`: readers may know it still. `faults.trims` fragments are not in the record any more.
+TrimTo == IF faults.trims = 0 THEN 0 ELSE meta.fragments[faults.trims + 1].first
+\* A closed record drops a last fragment that holds no entry, but never the first one that it names.
 ClosedAt(record, last) ==
-  LET kept == {k \in 1 .. Len(record.fragments) : k = 1 \/ record.fragments[k].first <= last} IN
+  LET kept == {k \in 1 .. Len(record.fragments) : k <= faults.trims + 1 \/ record.fragments[k].first <= last} IN
   [record EXCEPT !.state = "CLOSED", !.last = last, !.version = @ + 1, !.fragments = SubSeq(@, 1, Cardinality(kept))]
 RECURSIVE WithFragments(_, _)
 WithFragments(fragments, more) ==
@@ -133,7 +138,7 @@ Init ==
     /\ adds = {}
     /\ acks = {}
     /\ answers = {}
-    /\ faults = [losses |-> 0, lies |-> 0, repairs |-> 0]
+    /\ faults = [losses |-> 0, lies |-> 0, repairs |-> 0, rolls |-> 0, trims |-> 0]
     /\ history = [records |-> IF Unbounded THEN {<<[first |-> 0, ensemble |-> ens, term |-> 1]>>} ELSE {},
                   claims |-> {NoClaim}]
 
@@ -277,6 +282,19 @@ WriterProposesEnsemble(c, ens) ==                                               
      THEN clients' = [clients EXCEPT ![c] = changing] /\ adds' = adds
      ELSE clients' = [clients EXCEPT ![c] = Moved(changing, c)] /\ adds' = adds \cup Resends(changing, c)
   /\ UNCHANGED <<fence, stored, claim, doubt, declared, acks, answers, faults>>
+
+\* A planned fragment, of the same bookies: readers and trims have a place where it begins.
+WriterRolls(c) ==
+  LET client == clients[c] IN
+  /\ client.stage = "STEADY"
+  /\ faults.rolls < RollsMax
+  /\ client.lac >= Last(meta.fragments).first
+  /\ cas[c].stage # "sent"
+  /\ meta.version = client.version
+  /\ Propose(c, [meta EXCEPT !.fragments = WithFragment(@, NewFragment(client, client.ens)), !.version = @ + 1])
+  /\ clients' = [clients EXCEPT ![c] = [client EXCEPT !.stage = "CHANGING", !.wanted = client.ens]]
+  /\ faults' = [faults EXCEPT !.rolls = @ + 1]
+  /\ UNCHANGED <<fence, stored, claim, doubt, declared, adds, acks, answers>>
 
 WriterProposesEnd(c) ==                                                                      \* R1
   LET client == clients[c] IN
@@ -573,6 +591,32 @@ FillerReplaces(k, index, b) ==
   /\ UNCHANGED <<cas, clients, claim, doubt, declared, adds, acks, answers>>
 
 ----------------------------------------------------------------------------- 
+\* Trimming (client/terms.py) and dropping (protocol/releasing.py)
+
+\* By anybody, in any state of the ledger. The last fragment stays.
+Trims ==
+  /\ faults.trims < TrimsMax
+  /\ faults.trims + 1 < Len(meta.fragments)
+  /\ meta' = [meta EXCEPT !.version = @ + 1]
+  /\ faults' = [faults EXCEPT !.trims = @ + 1]
+  /\ UNCHANGED <<cas, clients, fence, stored, claim, doubt, declared, adds, acks, answers, history>>
+
+\* It reads the record, proves that it is current, and drops: one step here.
+BookieDrops(b, e) ==                                                                         \* F5
+  LET place == Place(meta.fragments, e.id)
+      fragment == meta.fragments[place]
+      is_fixed == place < Len(meta.fragments) \/ meta.state = "CLOSED"
+      is_named == \E i \in WriteSet(e.id) : fragment.ensemble[i] = b
+  IN
+  /\ meta.state # "IN_RECOVERY"
+  /\ meta.term >= fence[b]
+  /\ \/ e.id < TrimTo
+     \/ e.stamp < fragment.term
+     \/ e.stamp = fragment.term /\ ~is_named /\ (is_fixed \/ ~Holds("F5"))
+  /\ stored' = [stored EXCEPT ![b] = @ \ {e}]
+  /\ UNCHANGED <<meta, cas, clients, fence, claim, doubt, declared, adds, acks, answers, faults, history>>
+
+----------------------------------------------------------------------------- 
 
 Next ==
   \/ \E m \in adds : BookieAccepts(m)
@@ -587,10 +631,11 @@ Next ==
           \/ MayEnd /\ WriterIsFenced(c)
           \/ /\ clients[c].stage = "STEADY" /\ clients[c].changes < ChangesMax
              /\ \E ens \in Ensembles : WriterProposesEnsemble(c, ens)
+          \/ RollsMax > 0 /\ WriterRolls(c)
           \/ MayClose /\ WriterProposesEnd(c)
           \/ WriterLearnsChange(c)
           \/ WriterMeetsConflict(c)
-          \/ (MayEnd \/ RepairsMax > 0) /\ WriterFindsRecordChanged(c)
+          \/ (MayEnd \/ RepairsMax > 0 \/ TrimsMax > 0) /\ WriterFindsRecordChanged(c)
           \/ WriterLearnsEnd(c)
   \/ SlowMetastore /\ \E c \in Clients : MetastoreApplies(c)
   \/ \E r \in Recoveries :
@@ -605,6 +650,8 @@ Next ==
   \/ \E answer \in answers : RecoveryHears(answer)
   \/ /\ faults.repairs < RepairsMax
      /\ \E k \in 1 .. Len(meta.fragments), index \in Indices, b \in Bookies : FillerReplaces(k, index, b)
+  \/ TrimsMax > 0 /\ Trims
+  \/ MayDrop /\ \E b \in Bookies : \E e \in stored[b] : BookieDrops(b, e)
 
 Spec == Init /\ [][Next]_vars
 
@@ -624,13 +671,13 @@ NothingConfirmedIsCutOff ==
   meta.state = "CLOSED" => /\ ConfirmedThrough <= meta.last
                            /\ \A b \in Bookies : claim[b].id <= meta.last
 
-\* I2, O2: what was confirmed is on a bookie where the record says it is.
-ConfirmedIsReadable == \A id \in 0 .. ConfirmedThrough : CopiesOf(id) # {}
+\* I2, O2: what was confirmed is on a bookie where the record says it is, unless it was trimmed.
+ConfirmedIsReadable == \A id \in TrimTo .. ConfirmedThrough : CopiesOf(id) # {}
 
 \* I3: without losses it is on an ack quorum, once the ledger is closed, and in each fragment that has a successor.
 ClosedIsAtAckQuorum ==
   LossesMax = 0 =>
-    \A id \in 0 .. (IF meta.state = "CLOSED" THEN meta.last ELSE Last(meta.fragments).first - 1) :
+    \A id \in TrimTo .. (IF meta.state = "CLOSED" THEN meta.last ELSE Last(meta.fragments).first - 1) :
       Cardinality(CopiesOf(id)) >= Qa
 
 \* I5
@@ -651,7 +698,7 @@ CloserAgrees ==
   \A c \in Clients : clients[c].stage = "CLOSED" => meta.state = "CLOSED" /\ meta.last = clients[c].lac
 
 \* I6, W5: what bookies prove to be confirmed can be read.
-ProvenIsReadable == \A b \in Bookies : \A id \in 0 .. claim[b].id : CopiesOf(id) # {}
+ProvenIsReadable == \A b \in Bookies : \A id \in TrimTo .. claim[b].id : CopiesOf(id) # {}
 
 \* O8: the end of a closed ledger is final, versions and terms rise, and a fragment that has a successor changes by repairs only.
 RecordsGoForward ==
@@ -677,6 +724,9 @@ NeverRecoversFromConfirmed ==
     /\ (\E r \in Recoveries : clients[r].stage = "RECOVERED") /\ clients[Creator].lac = 0)
 NeverReplacesInPlace == ~(\E c \in Clients : clients[c].changes > 0 /\ Len(meta.fragments) = 1 /\ clients[c].lac >= 0)
 NeverMovesOn == ~(meta.state = "CLOSED" /\ Len(meta.fragments) = 2 /\ meta.last = 1 /\ ChangesMax = 0)
+NeverTrimsAndTakesOver ==
+  ~(faults.trims > 0 /\ meta.state = "OPEN" /\ (\A b \in Bookies : \A e \in stored[b] : e.id > 0)
+    /\ \E r \in Recoveries : clients[r].stage = "STEADY" /\ clients[r].lac = 1)
 NeverDeposes == ~(clients[Creator].lac = 0 /\ \E r \in Recoveries : clients[r].fenced # {})
 
 \* What comes after the end, when nobody has anything left to do, is not looked at.

@@ -44,7 +44,7 @@ TraceInit ==
   /\ claim = [b \in Bookies |-> NoClaim]
   /\ doubt = [b \in Bookies |-> FALSE]
   /\ declared = {} /\ adds = {} /\ acks = {} /\ answers = {}
-  /\ faults = [losses |-> 0, lies |-> 0, repairs |-> 0]
+  /\ faults = [losses |-> 0, lies |-> 0, repairs |-> 0, rolls |-> 0, trims |-> 0]
   /\ history = [records |-> {}, claims |-> {NoClaim}]
 
 \* The writer after the metastore's change, if that was made: it learns of it before its next step (C3).

@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--long", action="store_true", help="the larger models, too")
     parser.add_argument("--model", action="append", help="only this one")
     parser.add_argument("--rule", action="append", help="only leave out this rule")
+    parser.add_argument("--goal", action="append", help="only see that this situation comes about")
     parser.add_argument("--workers", type=int, default=1, help="threads of TLC")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for each model")
     options = parser.parse_args()
@@ -33,16 +34,15 @@ def main() -> int:
 
 
 def _lines(options: argparse.Namespace) -> Iterator[Line]:
-    if not options.rule:
-        for model in ALL_MODELS:
-            if model.name in options.model if options.model else options.long or not model.is_long:
-                yield check_model(model, options.workers, options.timeout)
-    if not options.model:
-        for removal in ALL_REMOVALS:
-            if not options.rule or removal.rule in options.rule:
-                yield check_removal(removal, options.workers, options.timeout)
-    if not options.model and not options.rule:
-        for name, place, meaning in ALL_GOALS:
+    is_all = not (options.model or options.rule or options.goal)
+    for model in ALL_MODELS:
+        if (is_all and (options.long or not model.is_long)) or model.name in (options.model or ()):
+            yield check_model(model, options.workers, options.timeout)
+    for removal in ALL_REMOVALS:
+        if is_all or removal.rule in (options.rule or ()):
+            yield check_removal(removal, options.workers, options.timeout)
+    for name, place, meaning in ALL_GOALS:
+        if is_all or name in (options.goal or ()):
             yield check_goal(name, place, meaning, options.workers, options.timeout)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from tests.spec.models import Removal, written
+from tests.spec.models import Removal, members, written
 
 INVARIANTS = (
     "ConfirmedIsInTheLog",
@@ -16,15 +16,17 @@ INVARIANTS = (
     "ReaderMissesNothing",
     "ClosedBeforeOpen",
     "NothingLeaks",
+    "NamedOnce",
+    "LeaderStays",
 )
 
-_DEFAULTS: Mapping[str, int] = {
+_DEFAULTS: Mapping[str, int | bool] = {
     "LedgersMax": 3,
     "EntriesMax": 2,
     "RollsMax": 1,
-    "SplicesMax": 0,
     "TrimsMax": 0,
     "SweepsMax": 0,
+    "MayRead": True,
 }
 
 
@@ -34,7 +36,9 @@ class LogModel:
 
     name: str
     features: str
-    constants: Mapping[str, int] = attrs.field(factory=dict)
+    constants: Mapping[str, int | bool] = attrs.field(factory=dict)
+    clients: int = 2
+    committers: int = 0
     is_long: bool = False
     samples: int = 0  # none of these is sampled
     module: str = "Log"
@@ -43,7 +47,8 @@ class LogModel:
         """The configuration for TLC, as `Model.config`."""
         values = {**_DEFAULTS, **self.constants}
         assert values.keys() == _DEFAULTS.keys(), "a model sets constants of the module only"
-        lines = ["SPECIFICATION Spec", "CONSTANTS", "  Clients = {c1, c2}"]
+        lines = ["SPECIFICATION Spec", "CONSTANTS", f"  Clients = {members('c', self.clients)}"]
+        lines.append(f"  Committers = {members('j', self.committers)}")
         lines += [f"  {name} = {written(value)}" for name, value in values.items()]
         lines.append("  Removed = {%s}" % (f'"{removed}"' if removed else ""))
         lines += [f"INVARIANTS {goal or ' '.join(INVARIANTS)}", "SYMMETRY Symmetry", "CHECK_DEADLOCK FALSE", ""]
@@ -53,9 +58,24 @@ class LogModel:
 LOG_MODELS = (
     LogModel("log", "two clients, three ledgers, two entries: takeovers, a roll, a reader"),
     LogModel(
-        "log-splice",
-        "four ledgers: a leader adds a job's ledger between its own two",
-        {"LedgersMax": 4, "SplicesMax": 1},
+        "log-request",
+        "four ledgers, two entries: a committer asks the leader, who adds its ledger and goes on behind it, or is deposed",
+        {"LedgersMax": 4, "MayRead": False},
+        committers=1,
+    ),
+    LogModel(
+        "log-request-reader",
+        "one client, four ledgers, three entries: a reader crosses a committer's ledger",
+        {"LedgersMax": 4, "EntriesMax": 3},
+        clients=1,
+        committers=1,
+    ),
+    LogModel(
+        "log-requests",
+        "one client, four ledgers, two committers with an entry each: one is answered, the other one deposes the leader",
+        {"LedgersMax": 4, "MayRead": False},
+        clients=1,
+        committers=2,
     ),
     LogModel("log-rolls", "four ledgers: two rolls of a leader", {"LedgersMax": 4, "RollsMax": 2}),
     LogModel("log-trim", "a trim, and who deletes what it dropped", {"EntriesMax": 1, "TrimsMax": 1}),
@@ -80,10 +100,24 @@ LOG_REMOVALS = (
     Removal("L7 pending", "log", "a ledger is created before it is written down"),
     Removal("L7 dropped", "log-trim", "the list does not say what a trim dropped"),
     Removal("L7 change", "log-sweep", "a sweep deletes a pending ledger without changing the list"),
-    Removal("L8", "log-splice", "a takeover recovers only the last two ledgers of the list"),
+    Removal("L8", "log-request", "a takeover recovers only the last two ledgers of the list"),
+    Removal("L8 open", "log-request", "a roll's record says that the ledger before the new one is closed"),
+    Removal("L10 withdraw", "log-request", "a committer deposes the leader while the record has its request"),
+    Removal("L10 look", "log-request", "a leader adds what it was asked for although the record has changed"),
+    Removal("L10 seek", "log-request", "a committer whose request is gone does not look whether it was answered"),
+    Removal("L10 told", "log-request", "a committer is told before the ledger of the leader that answered is closed"),
+    Removal(
+        "L10 ends",
+        "log-request",
+        "takeovers and commits that depose leave requests in the record",
+        redundant="the next leader may answer the request as well: it looks at the record and the ledgers itself, and the "
+        "committer withdraws before it does anything else. The rule keeps requests of dead committers from staying.",
+    ),
 )
 
 LOG_GOALS = (
+    ("NeverTellsWhileALeaderStays", "log-request", "a leader that answered appends behind the committer's ledger"),
+    ("NeverIsTakenOutInVain", "log-request", "a committer takes its request out, and deposes the leader"),
     ("NeverTwoTakeoversAndARead", "log", "a reader crosses two ledgers in which entries were confirmed"),
     (
         "NeverConfirmsWhenDeposed",

@@ -37,6 +37,9 @@ DEFAULTS: Mapping[str, int | bool | str] = {
     "SlowMetastore": False,
     "LateAnswers": False,
     "Unbounded": False,
+    "RollsMax": 0,
+    "TrimsMax": 0,
+    "MayDrop": False,
     "MayEnd": False,
     "MayClose": False,
 }
@@ -62,8 +65,8 @@ class Model:
         values = {**DEFAULTS, **self.constants}
         assert values.keys() == DEFAULTS.keys(), "a model sets constants of the module only"
         lines = ["SPECIFICATION Spec", "CONSTANTS", "  Creator = creator"]
-        lines.append(f"  Bookies = {_members('b', self.bookies)}")
-        lines.append(f"  Recoveries = {_members('r', self.recoveries)}")
+        lines.append(f"  Bookies = {members('b', self.bookies)}")
+        lines.append(f"  Recoveries = {members('r', self.recoveries)}")
         lines += [f"  {name} = {written(value)}" for name, value in values.items()]
         lines.append("  Removed = {%s}" % (f'"{removed}"' if removed else ""))
         lines.append(f"INVARIANTS {goal or ' '.join(INVARIANTS)}")
@@ -84,7 +87,8 @@ class Removal:
     redundant: str = ""
 
 
-def _members(letter: str, count: int) -> str:
+def members(letter: str, count: int) -> str:
+    """A set of so many model values, as a configuration of TLC has it."""
     names = ", ".join(f"{letter}{number}" for number in range(1, count + 1))
     return f"{{{names}}}"
 
@@ -176,6 +180,16 @@ MODELS = (
         recoveries=2,
         constants={**_PAIR, "EntriesMax": 2, "Unbounded": True},
     ),
+    Model(
+        "roll",
+        "unbounded, (2, 2, 2), two entries: a roll, a trim and a takeover at the same time, and bookies that drop",
+        constants={**_PAIR, "EntriesMax": 2, "Unbounded": True, "RollsMax": 1, "TrimsMax": 1, "MayDrop": True},
+    ),
+    Model(
+        "drop",
+        "(2, 2, 2): a writer that changes its ensemble twice, and back, while bookies drop what is not theirs (F5)",
+        constants={**_PAIR, "ChangesMax": 2, "MayDrop": True},
+    ),
     Model("late", "answers to recovery are heard late, and fences arrive late", constants={"LateAnswers": True}),
 )
 
@@ -226,6 +240,7 @@ REMOVALS = (
     Removal("M1 nonce", "takeover", "two takeovers take the same term for their own"),
     Removal("T3", "takeover", "entries are recovered whatever their stamp"),
     Removal("D1 stamp", "takeover", "a reader believes a last add confirmed without its stamp"),
+    Removal("F5", "drop", "bookies drop what the last fragment of an open ledger does not name them for"),
     Removal("F1", "repair", "the record names a replacement that has no copies"),
     Removal("F2", "repair", "the last fragment of an open ledger is filled"),
 )
@@ -235,5 +250,6 @@ GOALS = (
     ("NeverRecoversFromConfirmed", "two", "a recovery that starts at a confirmed entry finds another one and closes"),
     ("NeverReplacesInPlace", "change", "a fragment without entries is replaced"),
     ("NeverMovesOn", "private-two", "a recovery's own fragment begins behind an entry that was there before"),
+    ("NeverTrimsAndTakesOver", "roll", "a takeover goes on behind a fragment that was trimmed and dropped meanwhile"),
     ("NeverDeposes", "one", "a writer confirms an entry after its recovery began to fence"),
 )

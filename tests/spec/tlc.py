@@ -118,6 +118,7 @@ def check(
             program,
             f"-Xmx{heap_mb}m",
             collector,
+            f"-Djava.io.tmpdir={directory}",  # TLC unpacks modules there, under names that all its processes share
             "-cp",
             str(found),
             "tlc2.TLC",

@@ -1,8 +1,9 @@
 """Jobs that hand in ledgers to a log of their own, who sweeps what they left, and a leader of that log in between.
 
 What must hold: a job is in the log wholly, once and in one piece, or not at all; of all jobs that commit one transaction one
-is; a job that was refused never comes in; what the leader was told is confirmed stays; and after a last sweep no ledger of
-a job is left that the log does not name.
+is; a job that was refused never comes in; what the leader was told is confirmed stays, before all jobs that were handed in after
+that; what it is given to append is behind all jobs that were committed before (L10); and after a last sweep no ledger of a job is
+left that the log does not name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from replog.errors import (
     LogNotFoundError,
     ReplogError,
 )
+from replog.metastores.memory import MemoryMetastore
 from replog.protocol.model import Position
+from tests.simulator.shells.requests import Requests
 from tests.simulator.shells.world import JudgedWorld
 
 JOBS_EVERY = 3  # of how many seeds one has jobs, beside all others
@@ -32,9 +35,15 @@ _ATTEMPTS = 3
 class Jobs:
     """Those who act on that log, and what is known of it."""
 
-    def __init__(self, world: JudgedWorld, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, world: JudgedWorld, metastore: MemoryMetastore, is_stopping: Callable[[], bool], *, is_led_long: bool
+    ) -> None:
         self.world = world
+        self.requests = Requests(world, metastore, JOBS_LOG)
+        self.leader = ""  # the process that led last
         self._is_stopping = is_stopping
+        self._led_entries_max, self._rolls_rate = (500, 0.02) if is_led_long else (30, 0.2)
+        self._patience_s = (5.0, 5.0, 0.3, 0.05, 0.0) if is_led_long else (5.0,)
         self._count = 0
         self._data: dict[str, list[bytes]] = {}  # of each job, in order
         self._transaction: dict[str, int] = {}
@@ -42,6 +51,10 @@ class Jobs:
         self._refused: dict[str, None] = {}
         self._done = 0  # the highest transaction that is known to be committed
         self._confirmed: dict[Position, bytes] = {}  # records of leaders
+        self._appended: dict[
+            Position, int
+        ] = {}  # and how many jobs had been told that they are committed when each was appended
+        self._handed_in: dict[str, Position] = {}  # the last record that was confirmed before a job was
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
@@ -51,14 +64,14 @@ class Jobs:
         while not self._is_stopping():
             self._count += 1
             job = f"job {self._count}"
-            number = self._transaction[job] = self._done + chance.choice((1, 1, 1, 2, 0))
+            self._transaction[job] = self._done + chance.choice((1, 1, 1, 2, 0))
             self._data[job] = []
             ledger_ids: list[int] = []
             for part in range(chance.randint(1, 3)):
                 attempts = [await self._write(client, process, job, part) for _ in range(chance.choice((1, 1, 2)))]
                 ledger_ids.append(attempts[-1])
                 self._data[job] += [_record(job, part, entry) for entry in range(3)]
-            await self._hand_in(client, job, number, ledger_ids)
+            await self._hand_in(client, process, job, ledger_ids)
             await trio.sleep(chance.choice((0.0, 0.05, 0.3)))
 
     async def _write(self, client: Client, process: str, job: str, part: int) -> int:
@@ -67,11 +80,21 @@ class Jobs:
             await writer.extend([_record(job, part, entry) for entry in range(3)])
         return writer.ledger_id
 
-    async def _hand_in(self, client: Client, job: str, number: int, ledger_ids: list[int]) -> None:
+    async def _hand_in(self, client: Client, process: str, job: str, ledger_ids: list[int]) -> None:
+        number = self._transaction[job]
+        patience_s = self.world.stream("patience").choice(self._patience_s)
+        if self._confirmed:
+            self._handed_in[job] = max(self._confirmed)
         for attempt in range(_ATTEMPTS):
+            self.requests.begins(process, ledger_ids)
             try:
                 added = await client.append_ledgers(
-                    JOBS_LOG, ledger_ids, transaction=(_TRANSACTION, number), job=job, custom={"values": "text"}
+                    JOBS_LOG,
+                    ledger_ids,
+                    transaction=(_TRANSACTION, number),
+                    job=job,
+                    custom={"values": "text"},
+                    patience_s=patience_s,
                 )
             except (JobAbandonedError, LedgerNotFoundError) as error:
                 self.world.tell("jobs", f"{job} is refused: {error}")
@@ -105,12 +128,15 @@ class Jobs:
     async def lead(self, client: Client, process: str) -> None:
         """Appends to the log, rolls, and is deposed by jobs."""
         chance = self.world.stream("jobs' leader")
+        self.leader = process
         async with client.write_log(JOBS_LOG, custom={"process": process}) as log:
-            for number in range(chance.randint(1, 30)):
+            for number in range(chance.randint(1, self._led_entries_max)):
                 data = b"%s#%d" % (process.encode(), number)
-                self._confirmed[await log.append(data)] = data
+                committed = len(self._committed)
+                position = await log.append(data)
+                self._confirmed[position], self._appended[position] = data, committed
                 self.world.count("record beside jobs confirmed")
-                if chance.random() < 0.2:
+                if chance.random() < self._rolls_rate:
                     await log.roll()
                 await trio.sleep(chance.choice((0.0, 0.05)))
 
@@ -130,6 +156,7 @@ class Jobs:
             if by_position.get(position) != data:
                 self.world.violated("W2", f"{position} of the jobs' log was confirmed as {data!r}, and is lost")
         self._judge_jobs([data for _, data in found])
+        self._judge_order(found)
         await self._judge_what_is_left(client)
 
     def _judge_jobs(self, entries: list[bytes]) -> None:
@@ -149,6 +176,19 @@ class Jobs:
         for job in self._committed:
             if job not in places:
                 self.world.violated("W2", f"{job} was told that it is committed, and is not in the log")
+
+    def _judge_order(self, found: list[tuple[Position, bytes]]) -> None:
+        """Whatever was called after something else had returned is behind that in the log (L10)."""
+        places: dict[str, list[Position]] = defaultdict(list)
+        for position, data in found:
+            places[data.partition(b"/")[0].decode()].append(position)
+        for position, count in self._appended.items():
+            for job in list(self._committed)[:count]:
+                if places[job] and places[job][-1] > position:
+                    self.world.violated("L10", f"{position} was appended after {job} was committed, and is before it")
+        for job, position in self._handed_in.items():
+            if places[job] and places[job][0] < position:
+                self.world.violated("L10", f"{job} was handed in after {position} was confirmed, and is before it")
 
     async def _judge_what_is_left(self, client: Client) -> None:
         metastore = client._ledgers.records.metastore

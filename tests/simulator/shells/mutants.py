@@ -23,6 +23,7 @@ from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.log.producers import Producers
+from replog.protocol.appending import LogAppending
 from replog.protocol.filling import LedgerFilling
 from replog.protocol.model import LogMetadata
 from replog.protocol.writing import LedgerWriting
@@ -258,6 +259,14 @@ SHELL_MUTANTS = (
         "a transaction is committed again by who repeats it",
         (Patch(LogMetadata, "has_committed", "each.number >= transaction.number", "each.number > transaction.number"),),
         3,
+    ),
+    Mutant(
+        "told-while-open",
+        "L10",
+        "a committer is told that its ledgers are added while the leader that added them may not know it yet",
+        (Patch(LogAppending, "_settle", "if before:", "if False:"),),
+        4,
+        strategy="requests",
     ),
     Mutant(
         "unknown-is-absence",

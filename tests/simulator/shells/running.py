@@ -32,6 +32,7 @@ from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
 from tests.simulator.shells.repairs import PLACEMENT, REPAIRS, Repairs, zone
 from tests.simulator.shells.repeats import REPEATS, Repeats, small_windows
+from tests.simulator.shells.requests import REQUESTS
 from tests.simulator.shells.short_lived import SHORT_LIVED_LOG
 from tests.simulator.shells.terms import TERMS, Terms
 from tests.simulator.shells.weather import BURNING, FULL, Weather, drawn_strategy, loses_disks
@@ -144,7 +145,13 @@ class _Run:
         weather = Weather(network, metastore, bookies, clients, strategy)
         write_quorums = WriteQuorums(world, made, OPTIONS.add_timeout_s, metastore, is_guaranteed=strategy == FULL)
         repairs = Repairs(world, metastore, made, clients) if strategy == REPAIRS else None
-        _watch(world, network, metastore, made, weather, write_quorums, repairs)
+        jobs: Jobs | None = None
+        is_led_long = strategy == REQUESTS
+        if is_led_long or self.seed % JOBS_EVERY == JOBS_EVERY - 1:
+            jobs = Jobs(world, metastore.inner, lambda: workload.is_stopping, is_led_long=is_led_long)
+        if jobs is not None and strategy == REQUESTS:
+            jobs.requests.on_answer = partial(_deafen_leader, weather, jobs)
+        _watch(world, network, metastore, made, weather, write_quorums, repairs, jobs)
         self.strategy = weather.strategy
         world.count(f"strategy {self.strategy}")
         copies = Copies(world, [bookie.disk for bookie in made], clients.quorum.ack)
@@ -154,7 +161,6 @@ class _Run:
         if loses:
             weather.losses = Losses(network, metastore, bookies, clients, workload, weather.in_trouble)
         weather.recover = workload.recover
-        jobs = Jobs(world, lambda: workload.is_stopping) if self.seed % JOBS_EVERY == JOBS_EVERY - 1 else None
         terms = Terms(world, metastore, lambda: workload.is_stopping) if strategy == TERMS else None
         repeats = Repeats(world, lambda: workload.is_stopping) if strategy == REPEATS else None
         await _storm(world, weather, workload, jobs, repairs, terms, repeats)
@@ -178,6 +184,7 @@ def _watch(
     weather: Weather,
     write_quorums: WriteQuorums,
     repairs: Repairs | None,
+    jobs: Jobs | None,
 ) -> None:
     """Has the oracle look at what bookies answer and drop, and at what clients send."""
     disks = {bookie.name: bookie.disk for bookie in bookies}
@@ -196,6 +203,8 @@ def _watch(
         write_quorums.sent(client, process, request)
         if repairs is not None:
             repairs.sent(client, request)
+        if jobs is not None:
+            jobs.requests.sent(client, request)
 
     def on_drop(ledger_id: int) -> None:
         world.count("ledger dropped")
@@ -207,6 +216,11 @@ def _watch(
     metastore.on_put = write_quorums.changing
     for disk in disks.values():
         disk.on_drop = on_drop
+
+
+def _deafen_leader(weather: Weather, jobs: Jobs) -> None:
+    """The leader has answered a committer, and hears late that its change was written."""
+    weather.deafen(jobs.leader)
 
 
 def _fragment_start(metastore: MetastoreServer, ledger_id: int) -> int:
@@ -227,7 +241,7 @@ async def _storm(
 ) -> None:
     """Everybody acts while the weather is bad, then comes to an end."""
     async with trio.open_nursery() as nursery:
-        for role, act, count in (
+        usual = (
             ("leader", workload.lead, 3),
             ("archive", workload.archivist, 1),
             ("follower", workload.follow, 2),
@@ -239,7 +253,8 @@ async def _storm(
             ("deleter", workload.short_lived.delete, 1),
             ("brief reader", workload.short_lived.read, 1),
             ("intruder", workload.intrude, 1),
-        ):
+        )
+        for role, act, count in usual if weather.strategy != REQUESTS else ():
             for _ in range(count):
                 nursery.start_soon(workload.play, role, act)
         if jobs is not None:

@@ -13,6 +13,7 @@ from tests.simulator.shells import ShellResult, simulate_shells
 from tests.simulator.shells.command import missing
 from tests.simulator.shells.repairs import REPAIRS
 from tests.simulator.shells.repeats import REPEATS
+from tests.simulator.shells.requests import REQUESTS
 from tests.simulator.shells.terms import TERMS
 from tests.simulator.shells.weather import FULL, STRATEGIES
 
@@ -95,6 +96,18 @@ def test_terms_and_chunks_lose_nothing() -> None:
     )
     assert result.coverage["fragments left the record for chunks"]
     assert result.coverage["unbounded ledger trimmed"]
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in range(1, 16))]
+)
+def test_leaders_stay_and_order_is_kept_when_jobs_commit(seed: int) -> None:
+    """L10: leaders that hear late what they have written, and committers without patience."""
+    result = simulate_shells(seed, strategy=REQUESTS)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy requests --first {seed} --seeds 1 --trace"
+    )
+    assert result.coverage["leader answers a committer"] or seed
 
 
 @pytest.mark.long(is_sampled=False)

@@ -12,12 +12,13 @@ import trio
 
 from replog.protocol.messages import AddRequest, Request
 from replog.testing.simulating.metastore import MetastoreServer
-from replog.testing.simulating.network import Network
+from replog.testing.simulating.network import METASTORE, Network
 from replog.testing.simulating.processes import BookieHost, Clients
 from replog.testing.simulating.troubles import BookieTroubles, MetastoreTroubles, NetworkTroubles, drawn_s
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.repairs import REPAIRS
 from tests.simulator.shells.repeats import REPEATS
+from tests.simulator.shells.requests import REQUESTS
 from tests.simulator.shells.terms import TERMS
 
 BOOKIE_TROUBLES = ("crash", "leave", "stall", "hang", "slow", "fill", "fail_sync", "damage")
@@ -63,6 +64,7 @@ ALL_STRATEGIES = {
         0.4,
     ),
     REPEATS: ({"crash": 2, "slow": 1, "cut": 2, "isolate": 1, "deadly": 3, "unreliable": 4, "orphan": 1}, 0.5),
+    REQUESTS: ({"slow": 1, "delays": 1, "lose_session": 1, "unreliable": 1, "deadly": 1}, 1.0),
     TERMS: ({"crash": 2, "slow": 1, "cut": 2, "deadly": 3, "lossy": 1, "unreliable": 2, "orphan": 1}, 0.6),
 }
 BURNING = ("burning", REPAIRS)  # a bookie is lost for good
@@ -155,6 +157,16 @@ class Weather:
         self._metastore.deadly_rate = self.random.choice((0.05, 0.2, 0.5))
         await trio.sleep(drawn_s(self.random, 2.0))
         self._metastore.deadly_rate = 0.0
+
+    def deafen(self, process: str) -> None:
+        """One process hears the metastore's answers late: what it has changed is true before it knows (L10)."""
+        self.world.spawn(self._deafen, process)
+
+    async def _deafen(self, process: str) -> None:
+        way = METASTORE, process
+        self._network.cut(*way)
+        await trio.sleep(self.random.choice((0.0, 0.1, 0.4)))
+        self._network.mend(*way)
 
     def _die(self, process: str) -> None:
         if process in self._clients.scopes:
