@@ -10,11 +10,12 @@ import pytest
 import trio
 
 from replog.abc import BookieLoop, Reply, Storage
+from replog.bookie.groups import Group
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
 from replog.hookspecs import Event
 from replog.protocol.messages import AddRequest, FenceRequest, Request, Response, Status
-from replog.protocol.mutations import PutBatch
+from replog.protocol.mutations import Mutation, PutBatch
 from replog.testing import check_bookie_loop
 
 pytestmark = pytest.mark.real  # a thread waits as a disk does
@@ -57,13 +58,14 @@ class ForgetsFences(BookieServer):
 class StoresNothing(BookieServer):
     """Commits marks only."""
 
-    def handle(self, requests: Sequence[Request], reply: Reply) -> None:
-        commit = self.storage.commit
-        self.storage.commit = lambda mutations: commit(  # type: ignore[method-assign]
-            [each for each in mutations if not isinstance(each, PutBatch)]
-        )
-        super().handle(requests, reply)
-        self.storage.commit = commit  # type: ignore[method-assign]
+    def __init__(self, storage: Storage, options: BookieOptions, observe: Callable[[Event], None]) -> None:
+        super().__init__(storage, options, observe)
+        commit = storage.commit
+
+        def commit_marks(mutations: Sequence[Mutation]) -> None:
+            commit([each for each in mutations if not isinstance(each, PutBatch)])
+
+        storage.commit = commit_marks  # type: ignore[method-assign]
 
 
 class CommitsEachAlone(BookieServer):
@@ -84,11 +86,16 @@ class LeavesThemWaiting(BookieServer):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        answer, is_left = self._commits._answer, False
+
+        def answer_until_left(group: Group) -> None:
+            if not is_left:
+                answer(group)
+
+        self._commits._answer = answer_until_left  # type: ignore[method-assign]
         async with super().running():
             yield
-            self._commits._answer = lambda group: None  # type: ignore[method-assign]
-            for work in [*self._commits.queue.waiting]:
-                self._commits.queue.waiting.remove(work)
+            is_left = True
 
 
 CHEATS = {
