@@ -14,6 +14,7 @@ import trio
 import replog
 from replog.errors import ConfigError, LocalProtocolError
 from replog.testing import Faults, SimulatedCluster, SimulationTimeoutError, simulate
+from replog.testing.simulating import running
 
 CALM = Faults.none()
 FAULTS = [field.name for field in attrs.fields(Faults) if field.name != "bookies_at_once_max"]
@@ -111,7 +112,9 @@ def test_an_app_that_does_not_end_is_told_where_it_waits() -> None:
     assert of_reader in str(caught.value)
 
 
-def test_tasks_that_go_on_while_no_time_passes_are_found() -> None:
+def test_tasks_that_go_on_while_no_time_passes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_STEPS_NOW_MAX", 20_000)  # a tenth of what it takes otherwise
+
     async def app(cluster: SimulatedCluster) -> None:
         while True:
             await trio.lowlevel.checkpoint()
