@@ -29,7 +29,7 @@ from replog.protocol.model import (
     Position,
     Segment,
 )
-from replog.protocol.producers import KnownProducer, ProducersRecord
+from replog.protocol.producers import KnownProducer, ProducersRecord, RetiredProducer
 from replog.protocol.quorum import Quorum
 from replog.records.chunks import decode_chunk
 from replog.records.encoding import AnyRecord, encode
@@ -133,6 +133,7 @@ PRODUCERS = ProducersRecord(
         KnownProducer("till-2", 41, 1_763_600_000_001, ((42, 1, 3),)),
     ),
 )
+RETIRED = attrs.evolve(PRODUCERS, retired=(RetiredProducer("till-1", 3),))
 CURSOR = CursorRecord(LOG.name, "billing", Position(5, 17), 3, "process 1 on here", 1_763_600_000_005, "nonce")
 MOVED_CURSOR = attrs.evolve(CURSOR, begins_at=Position(6, 0), moved_from=Position(5, 18))
 
@@ -194,11 +195,17 @@ def test_format_is_unchanged(name: str) -> None:
     assert golden.startswith(b'{"format":%d,' % int(name[-1]))
 
 
+def test_retired_producers_are_read_back() -> None:
+    written = encode(RETIRED)
+    assert json.loads(written)["retired"] != []
+    assert decode_producers(log_producers_key_path(LOG.name), written, RETIRED.log_name) == RETIRED
+
+
 def test_every_field_of_a_record_is_written() -> None:
     full = attrs.evolve(UNBOUNDED_LOG, requests=ASKED_LOG.requests)
     unbounded = attrs.evolve(CHUNKED, durability=Durability.WRITE_QUORUM, full_before=73)
     chunks, logs = (CHUNK, CHUNK_OF_CHUNKS), (full, LOG, DELETED_LOG)
-    alone = (PAGE,), (PENDING,), (JOB_LEDGER,), (JOB_PART,), (MOVED_CURSOR, CURSOR), (PRODUCERS,)
+    alone = (PAGE,), (PENDING,), (JOB_LEDGER,), (JOB_PART,), (MOVED_CURSOR, CURSOR), (RETIRED, PRODUCERS)
     for records in ((unbounded, LEDGER), chunks, logs, *alone):
         written = json.loads(encode(records[0]))
         # What a value no longer names concerns only who changes the record (M4).
