@@ -56,3 +56,8 @@ async def test_machine_of_another_thread_is_told() -> None:
         "replog_machine_applied_time_seconds": 8,
         "replog_machine_restored_ratio": 0.25,
     }
+    Known.status = replog.MachineStatus("me", replog.Position(0, 0), 0, 0, None, None, 0, 0)
+    found = samples_of(collect_machines([Known()]))
+    assert not found.keys() & {"replog_machine_applied_time_seconds", "replog_machine_restored_ratio"}, (
+        "nothing is known"
+    )

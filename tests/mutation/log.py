@@ -64,6 +64,22 @@ MUTANTS = (
         "the segment of a leader that died is trimmed before anybody has read its ids",
     ),
     _mutant(
+        "retired-though-it-writes",
+        "L11",
+        "protocol/producers.py",
+        "            if all(position.segment <= each.through for position in known.ids.values()):\n",
+        "            if known.ids:\n",
+        "a producer that has written since it was retired may append its last entry twice",
+    ),
+    _mutant(
+        "retired-is-written-back",
+        "L11",
+        "log/producers.py",
+        "                window.retire(found.retired)\n",
+        "",
+        "a log's writer remembers producers that were retired, and is full again",
+    ),
+    _mutant(
         "record-begun-without-a-touch",
         "L11",
         "log/producers.py",

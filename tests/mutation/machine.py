@@ -4,8 +4,8 @@ from tests.mutation.table import SourceMutant
 
 _FIRST = {
     "core": ("tests/machine/test_core.py",),
-    "leading": ("tests/machine/test_members.py",),
-    "member": ("tests/machine/test_snapshots.py", "tests/machine/test_members.py"),
+    "leading": ("tests/machine/test_leading.py", "tests/machine/test_members.py"),
+    "member": ("tests/machine/test_leading.py", "tests/machine/test_snapshots.py", "tests/machine/test_members.py"),
     "snapshots": ("tests/machine/test_snapshots.py",),
     "sessions": ("tests/machine/test_members.py",),
     "visits": ("tests/machine/test_members.py",),
@@ -103,6 +103,27 @@ MUTANTS = (
         "        for visit in dict.fromkeys(visit for visit, _ in waiting):\n",
         "        for visit in dict.fromkeys(visit for visit, _ in waiting[:0]):\n",
         "callers of a deposed leader wait until they time out",
+    ),
+    _mutant(
+        "gathered-not-refused",
+        "leading",
+        "        entries = [*self._pending, *self._gathered.entries]\n",
+        "        entries = [*self._pending]\n",
+        "callers whose commands gather while a leader is deposed wait until they time out",
+    ),
+    _mutant(
+        "gathered-left-behind",
+        "leading",
+        "                await trio.lowlevel.checkpoint()\n            self._gather()\n",
+        "                await trio.lowlevel.checkpoint()\n",
+        "a command that came while others were under way waits for the next one, or for ever",
+    ),
+    _mutant(
+        "rest-ignores-readers",
+        "member",
+        "        self._waiting[event] = position\n        self._come.set()\n",
+        "        self._waiting[event] = position\n",
+        "a read waits for the rest of a follower",
     ),
     _mutant(
         "serves-before-replay",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation import bookie, chunks, client, filling, log, machine, protocol, repairing, storages
+from tests.mutation import bookie, chunks, client, filling, log, machine, metrics, protocol, repairing, storages
 from tests.mutation.table import SourceMutant
 
 SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
@@ -11,6 +11,7 @@ SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
     "chunks": chunks.MUTANTS,
     "log": log.MUTANTS,
     "machine": machine.MUTANTS,
+    "metrics": metrics.MUTANTS,
     "bookie": bookie.MUTANTS,
     "filling": filling.MUTANTS,
     "repairing": repairing.MUTANTS,
