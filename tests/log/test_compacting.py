@@ -141,6 +141,26 @@ async def test_compaction_refuses_a_log_that_exists(autojump_clock: trio.testing
         assert await read_log(client, "new") == [b"1"]
 
 
+async def test_two_compactions_at_once_make_one_log(autojump_clock: trio.testing.MockClock) -> None:
+    """Both found that the name was free, and the second one added its entries to the first one's log."""
+    async with cluster() as world, world.client() as client:
+        await write(client, [(b"a", b"1"), (None, b"plain")])
+        ended: list[object] = []
+
+        async def compact() -> None:
+            try:
+                ended.append((await client.compact_log("log", into="new")).kept_entries)
+            except ConfigError as error:
+                ended.append("there is a log 'new' already" in str(error))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(compact)
+        assert sorted(ended, key=str) == [2, True, True]
+        assert await read_log(client, "new") == [b"1", b"plain"]
+        assert len(await client.ledgers()) == 2, "what the others wrote was swept"
+
+
 async def test_an_empty_log_is_compacted_into_an_empty_one(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         await write(client, [])

@@ -111,7 +111,7 @@ class Restorer:
             empty = ProducersRecord(name, deletions, segments[0].number - 1)
             await ProducerRecords(self._ledgers).advance(ProducerWindow(empty))
         wanted = appending.addition(name, [ids[each.number] for each in segments], (job, 1), job, None)
-        await appending.append(name, wanted, 0.0, self._ledgers, self._driver, self._password)
+        await appending.append(name, wanted, 0.0, self._ledgers, self._driver, self._password, makes_log=True)
         size_bytes = sum(each.size_bytes for each in segments)
         return SavedLog(name, segments[0].number, segments[-1].number, size_bytes, len(segments))
 

@@ -87,9 +87,16 @@ async def retire(
 
 
 async def append(
-    name: str, wanted: Addition, patience_s: float, ledgers: Ledgers, driver: LogDriver, password: bytes
+    name: str,
+    wanted: Addition,
+    patience_s: float,
+    ledgers: Ledgers,
+    driver: LogDriver,
+    password: bytes,
+    *,
+    makes_log: bool = False,
 ) -> AppendedLedgers:
-    """Adds the ledgers. Raises as `Client.append_ledgers`."""
+    """Adds the ledgers. Raises as `Client.append_ledgers`; with `makes_log` also `ConfigError` if there is such a log."""
     check_password(password)
     is_number = isinstance(patience_s, int | float) and not isinstance(patience_s, bool)
     if not (is_number and 0 <= patience_s < float("inf")):
@@ -102,6 +109,7 @@ async def append(
         driver.records.page_segments,
         is_new_unbounded=ledgers.options.log_ledgers == UNBOUNDED,
         asks_leader=patience_s > 0,
+        makes_log=makes_log,
     )
     machine.start()
     # A job may hand in thousands of ledgers, and each is read: a fixed limit would make a large commit impossible for good.

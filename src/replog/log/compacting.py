@@ -85,9 +85,9 @@ class LogCompaction:
         is_done = False
         try:
             ledger_ids = await self._write(job)
-            await self._check_is_new()
             wanted = appending.addition(self._into, ledger_ids, (job, 1), job, None)
-            await appending.append(self._into, wanted, 0.0, self._ledgers, self._driver, self._password)
+            known = self._ledgers, self._driver, self._password
+            await appending.append(self._into, wanted, 0.0, *known, makes_log=True)
             is_done = True
         finally:
             if not is_done:

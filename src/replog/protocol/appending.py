@@ -31,7 +31,7 @@ from collections.abc import Collection, Sequence
 
 import attrs
 
-from replog.errors import LedgerNotFoundError, MetastoreUncertainError, ReplogError
+from replog.errors import ConfigError, LedgerNotFoundError, MetastoreUncertainError, ReplogError
 from replog.protocol.additions import Addition as Addition
 from replog.protocol.additions import AppendRequest
 from replog.protocol.admitting import refusal, with_addition
@@ -119,7 +119,8 @@ class LogAppending(LogMachine):
     """One addition. When it is done, `is_new` is True if this machine made it; then `segments` are the ledgers' places.
 
     With `asks_leader`, a leader of the log that is announced is asked to make it, and stays (L10). A log that the addition
-    creates gets ledgers as `is_new_unbounded` says, once somebody leads it (L9)."""
+    creates gets ledgers as `is_new_unbounded` says, once somebody leads it (L9). With `makes_log`, a log that is there by
+    then is an error: the change of its record alone decides which of several makes it."""
 
     def __init__(
         self,
@@ -131,6 +132,7 @@ class LogAppending(LogMachine):
         *,
         is_new_unbounded: bool = False,
         asks_leader: bool = False,
+        makes_log: bool = False,
     ) -> None:
         absent = LogMetadata(log_name, page_segments=page_segments, is_unbounded=is_new_unbounded)
         super().__init__(absent, None, nonce)
@@ -140,14 +142,14 @@ class LogAppending(LogMachine):
         self._addition = addition
         self._now_ms = now_ms
         self._stage = _Stage.READING
-        self._ready_pages: tuple[LogPage, ...] = ()
-        self._ready_head = self.metadata
+        self._prepared: tuple[LogMetadata, tuple[LogPage, ...]] = (self.metadata, ())  # what is to be written
         self._to_recover: list[int] = []
         self._missing: tuple[int, int | None] | None = None  # a ledger of the log that was not found, in which version
         self._is_uncertain = False  # whether the answer to a CAS was lost
         self._sought_from: int | None = None  # from this segment on the log may have come to name the ledgers
         self._requests_left = _REQUESTS_MAX if asks_leader else None  # None: it asks no leader, or is out of patience
         self._request: AppendRequest | None = None  # the last one
+        self._makes_log = makes_log
 
     @property
     def is_done(self) -> bool:
@@ -175,14 +177,17 @@ class LogAppending(LogMachine):
         if is_log and wanted.transaction is not None and log.has_committed(wanted.transaction):
             self._settle(log.next_segment_number - 1)
             return
+        if is_log and self._makes_log:
+            self._fail(ConfigError(f"there is a log {log.name!r} already: nothing was changed, choose another name"))
+            return
         pages, head = self._ready(self._now_ms)
         problem = refusal(log, head, wanted)
         if problem is not None:
             self._fail(problem)
             return
-        self._ready_pages = pages
-        self._ready_head = self._with_addition(head)
-        if is_log and not wanted.ledger_ids and self._ready_head == log:
+        added = self._with_addition(head)
+        self._prepared = added, pages
+        if is_log and not wanted.ledger_ids and added == log:
             self.is_new = True
             # There is nothing to add: the log keeps its writer.
             self._finish(None)
@@ -190,7 +195,7 @@ class LogAppending(LogMachine):
         self._move("log read")
         # With a transaction, a repeated call cannot add the ledgers twice. Without one, only looking for them prevents that.
         looks_into_pages = is_log and wanted.transaction is None and log.first_listed_number > log.first_segment_number
-        self._effects.append(CheckLedgers(wanted.ledger_ids, self._ready_head, wanted.job, looks_into_pages))
+        self._effects.append(CheckLedgers(wanted.ledger_ids, added, wanted.job, looks_into_pages))
 
     def _with_addition(self, head: LogMetadata) -> LogMetadata:
         added = with_addition(head, self._addition, self._now_ms)
@@ -253,7 +258,8 @@ class LogAppending(LogMachine):
             self._move("last ledgers closed")
             assert self._change.proposed is None, "one change at a time"
             self._is_uncertain = False
-            self._propose(self._ready_head.with_contents(self._known), self._ready_pages)
+            head, pages = self._prepared
+            self._propose(head.with_contents(self._known), pages)
 
     # -- a leader that stays (L10) --------------------------------------------------------------------------------------
 
