@@ -14,9 +14,11 @@ import pytest
 import replog
 from replog import aio
 from replog.aio.host import Host
+from replog.bookie import commits
 from replog.bookie.commits import GroupCommit
 from replog.bookie.groups import Committer, Group
 from replog.errors import ClosedError
+from replog.runtime.kernel_sync import KernelSync, open_kernel_sync
 from tests.aio.kit import DEADLINE_S, under_asyncio
 from tests.aio.test_open import run_script
 
@@ -230,3 +232,27 @@ def test_loops_of_several_threads_append_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(DEADLINE_S)
     assert failures == []
+
+
+@under_asyncio
+async def test_lone_appends_are_synced_without_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = open_kernel_sync()
+    if sync is None:
+        pytest.skip("this kernel has no asynchronous I/O, or does not allow it")
+    sync.close()
+    monkeypatch.setattr(commits, "_FAST_COMMIT_S", 60.0)  # however busy the machine is
+    began: list[int] = []
+    begin = KernelSync.begin
+
+    def begin_here(sync: KernelSync, fd: int) -> None:
+        began.append(threading.get_ident())
+        begin(sync, fd)
+
+    monkeypatch.setattr(KernelSync, "begin", begin_here)
+    async with aio.embed(tmp_path) as client, client.write_log("log") as log:
+        for number in range(APPENDS):
+            await log.append(b"%d" % number)
+    assert set(began) == {threading.get_ident()}
+    assert len(began) > APPENDS // 2
+    async with aio.embed(tmp_path) as client, client.read_log("log") as reader:
+        assert [record.data async for record in reader] == [b"%d" % number for number in range(APPENDS)]

@@ -33,6 +33,7 @@ ESSENTIAL = [
     test_aio.test_leaving_the_client_ends_the_calls_of_other_tasks,
     test_aio.test_reading_waits_seldom_for_many_entries,
     test_appending.test_appends_go_on_in_order_while_a_log_rolls,
+    test_appending.test_lone_appends_are_synced_without_a_thread,
     test_open.test_what_a_task_opens_outlives_it,
 ]
 

@@ -187,19 +187,8 @@ MUTANTS = (
         "sync-error-ignored",
         "B1",
         "journal.py",
-        (
-            "            self._disk.fdatasync(file.fd)\n"
-            "        except OSError as error:\n"
-            "            raise StorageFailedError(\n"
-            '                f"could not sync'
-        ),
-        (
-            "            self._disk.fdatasync(file.fd)\n"
-            "        except OSError as error:\n"
-            "            if file.fd < 0:\n"
-            "              raise StorageFailedError(\n"
-            '                f"could not sync'
-        ),
+        "        if problem is not None:\n            raise StorageFailedError(",
+        "        if problem is not None and file.fd < 0:\n            raise StorageFailedError(",
         "a failed sync is taken for a success",
     ),
     _files(

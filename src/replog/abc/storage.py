@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 import trio
@@ -11,6 +11,7 @@ import trio
 from replog.protocol.batch import Batch
 from replog.protocol.messages import Status
 from replog.protocol.mutations import DropEntries, Marks, Mutation
+from replog.runtime.kernel_sync import KernelSync
 
 
 @attrs.frozen
@@ -150,6 +151,15 @@ class Storage(ABC):
     @abstractmethod
     def close(self) -> None:
         """Releases files and locks. Idempotent. Committed mutations stay."""
+
+    def begin_commit(self, mutations: Sequence[Mutation], sync: KernelSync) -> Callable[[OSError | None], None] | None:
+        """Writes the mutations, begins one sync with `sync.begin`, and does not wait for it: for an event loop's thread.
+
+        Returns a function that ends the commit. The caller calls it once, in any thread, with the outcome of the sync, and
+        commits nothing else before that; it returns and raises what `commit` does. Returns None, and nothing has happened, if
+        this commit would have to wait for a disk, or if the storage can't do this: the default. Then `commit` does it.
+        Raises as `commit`, if the sync did not begin."""
+        return None
 
     @property
     def place(self) -> str:

@@ -21,6 +21,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 import outcome
@@ -214,6 +215,11 @@ class Host:
                 raise
             self.warn_if_forgotten()
             raise trio.RunFinishedError from error
+
+    def watch(self, descriptor: int, call: Callable[[], object]) -> Callable[[], object]:
+        """As `replog.runtime.event_loop.HostLoop` says."""
+        self.loop.add_reader(descriptor, self._make, call)
+        return partial(self.loop.remove_reader, descriptor)
 
     def _make(self, call: Callable[..., object], *arguments: Any) -> None:
         if self._nursery is not None:

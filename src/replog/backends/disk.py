@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from replog.errors import StorageFailedError, StorageFullError
+from replog.runtime.kernel_sync import KernelSync
 from replog.runtime.platform import NO_WAIT, allocate, drop_cached, read_cached, sync_all, sync_data
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
@@ -62,6 +63,10 @@ class Disk:
     def fdatasync(self, fd: int) -> None:
         """Makes what was written durable, with as much metadata as reading it needs."""
         sync_data(fd)
+
+    def begin_fdatasync(self, fd: int, sync: KernelSync) -> None:
+        """Begins what `fdatasync` does. `sync` says when it has ended, and how."""
+        sync.begin(fd)
 
     def allocate(self, fd: int, offset: int, size: int) -> None:
         """Reserves space; the file grows to it and reads as zeros there."""

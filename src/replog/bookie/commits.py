@@ -2,7 +2,7 @@
 
 While one group is on its way to the disk, what arrives gathers into the next: no timer, and latency at low load is
 that of one sync. The thread runs while `running` is open, and has ended when that is left. A storage that never
-waits for a disk gets no thread.
+waits for a disk gets no thread. A lone commit may go past the thread: in the caller's, or by the kernel (`kernel_commits`).
 
 What a group is made of, and what becomes of it where there is no space, is in `groups`; which works it has, in `queue`. When
 everything that was accepted fails, an epoch ends: what is put from then on is of the next one.
@@ -24,6 +24,7 @@ import trio
 from replog.abc import Reply
 from replog.bookie.calls import StorageCalls
 from replog.bookie.groups import DURABLE, Committer, Group, Work
+from replog.bookie.kernel_commits import KernelCommits, open_kernel_commits
 from replog.bookie.queue import CommitQueue
 from replog.errors import StorageError
 from replog.protocol.bookie import Accepted, LedgerOnBookie
@@ -53,13 +54,13 @@ class GroupCommit:
         self._failed = failed
         self.gathered: list[Work] = []  # put, and not started
         self.queue = CommitQueue(commit_bytes_max, self._clock_s)
-        self._waiting = self.queue.waiting
         self._works = 0  # accepted and not answered
         self._epoch = 0  # of what is accepted now. Written in the trio thread
         self._is_drain_scheduled = False
         # True for work; False ends the thread. None for an instant storage, which needs no thread.
         self._wake = None if calls.storage.is_instant else calls.threads.wakes()
         self._soon: Callable[..., object] | None = None  # calls a function in the trio thread
+        self._kernel: KernelCommits | None = None  # while `running` is open, and where there is such a thing
 
     @property
     def is_idle(self) -> bool:
@@ -85,14 +86,24 @@ class GroupCommit:
                 while works := self.queue.take():
                     self._answer(self.committer.process(works))
             return
+        self._kernel = kernel = open_kernel_commits(self.committer, self._kernel_ended)
         thread = self._calls.threads.start("replog commit", lambda: self._run(wake))
         try:
             yield
         finally:
+            if kernel is not None:
+                kernel.pass_on()
+                self.start()
             wake.put(False)
-            # Bounded by the timeout. A thread that the disk keeps for longer is left behind.
+
+            def end() -> None:
+                # Bounded by the timeout. A thread that the disk keeps for longer is left behind.
+                thread.join(self._timeout_s)
+                if kernel is not None and not thread.is_alive():
+                    kernel.close()
+
             with trio.CancelScope(shield=True):
-                await self._calls.threads.run(thread.join, self._timeout_s)
+                await self._calls.threads.run(end)
 
     def put(self, ledger: LedgerOnBookie, accepted: Accepted, reply: Reply, size_bytes: int) -> None:
         """Takes work, which `start` gets going. Called in the trio thread."""
@@ -101,19 +112,25 @@ class GroupCommit:
         # In the trio thread, so that everything that a machine accepted after a failure has the later epoch.
         self.gathered.append(Work(ledger, accepted, reply, size_bytes, self._epoch, self._clock_s()))
 
-    def start(self, *, inline: bool = False) -> None:
-        """Commits what was put: with `inline` in the caller's thread, which saves two changes of thread, if nothing else is
-        under way and the last commit was fast; else in the thread."""
+    def start(self, *, inline: bool = False, alone: bool = False) -> None:
+        """Commits what was put, in the thread. If nothing else is under way and the last commit was fast, two changes of thread
+        are saved: `inline` commits in the caller's thread, `alone` lets the kernel sync where the event loop must not wait."""
+        kernel = self._kernel
+        if kernel is not None and kernel.is_busy:
+            return  # what gathers meanwhile is the next group
         works, self.gathered = self.gathered, []
         committer = self.committer
         # Two changes of thread cost more than a fast disk. A slow one would stop the event loop.
-        if inline and self._works == len(works) and committer.commits and committer.commit_s < _FAST_COMMIT_S:
-            self._answer(committer.process(works))
-            return
+        if alone and self._works == len(works) and committer.commits and committer.commit_s < _FAST_COMMIT_S:
+            if inline:
+                self._answer(committer.process(works))
+                return
+            if kernel is not None and kernel.begin(works):
+                return
         if self.queue.is_parted:
             self.queue.put(works)
         else:
-            self._waiting += works
+            self.queue.waiting.extend(works)
         if self._wake is not None:
             self._wake.put(True)
         elif not self._is_drain_scheduled:
@@ -130,8 +147,14 @@ class GroupCommit:
         self._is_drain_scheduled = False
         if works := self.queue.take():
             self._answer(self.committer.process(works))
-        if (self._waiting or self.queue.copies) and not self._is_drain_scheduled:
+        if (self.queue.waiting or self.queue.copies) and not self._is_drain_scheduled:
             self._schedule_drain()
+
+    def _kernel_ended(self, group: Group) -> None:
+        # Before the answers: what was put behind this group is in the queue then, which is parted by what is in it.
+        if self.gathered:
+            self.start()
+        self._answer(group)
 
     # -- in the commit thread ---------------------------------------------------------------------------------------
 
@@ -139,13 +162,19 @@ class GroupCommit:
         assert self._soon is not None, "the thread runs while `running` is open"
         with self._calls.counting():
             while wake.get():
-                while self._waiting or self.queue.copies:
-                    group = self.committer.process(self.queue.take())
+                while (group := self._next_group()) is not None:
                     try:
                         self._soon(self._answer, group)
                     except trio.RunFinishedError:
                         # The event loop has ended: what was committed stays, and nobody waits for an answer.
                         return
+
+    def _next_group(self) -> Group | None:
+        """Commits the next group; None if nothing waits."""
+        kernel = self._kernel
+        if kernel is not None and kernel.is_passed_on:
+            return kernel.wait()
+        return self.committer.process(self.queue.take()) if self.queue.waiting or self.queue.copies else None
 
     # -- in the trio thread -----------------------------------------------------------------------------------------
 

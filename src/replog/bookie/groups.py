@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import attrs
 
@@ -30,6 +31,7 @@ from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add
 from replog.protocol.messages import AddRequest, CopyRequest, FenceRequest, RecoveryReadRequest, Status
 from replog.protocol.proofs import better_proof, head_of, proof_of_head
+from replog.runtime.kernel_sync import KernelSync
 from replog.runtime.latencies import LatencyHistogram
 
 
@@ -100,6 +102,15 @@ class Group:
         assert len(self.outcomes) == len(self.works), "each work has an outcome"
 
 
+@attrs.frozen
+class BegunGroup:
+    """A group that is written, and whose sync is under way; `end` ends its commit (`Storage.begin_commit`)."""
+
+    group: Group
+    end: Callable[[OSError | None], None]
+    started_s: float
+
+
 def _is_new(accepted: Accepted) -> bool:
     return isinstance(accepted.request, AddRequest) and not accepted.request.recovery
 
@@ -148,9 +159,42 @@ class Committer:
         if self._ended_by is not None and works[0].epoch <= self._ended_epoch:
             group.fail(self._ended_by)
             return group
+        return self._with_outcome(group, self._commit)
+
+    def begin(self, works: list[Work], sync: KernelSync) -> BegunGroup | None:
+        """Begins to make plain adds durable, as `Storage.begin_commit` does. The caller then calls `end`, and nothing else
+        before that. None, and nothing has happened, if `process` must do it."""
+        if works[0].epoch <= self._ended_epoch:
+            return None
+        mutations: list[Mutation] = []
+        for work in works:
+            # A work that needs more than a commit may have to read.
+            if work.accepted.request.__class__ is not AddRequest or work.accepted.may_be_stored:
+                return None
+            mutations += work.accepted.mutations
+        started_s = self._clock_s()
+        try:
+            end = self.storage.begin_commit(mutations, sync) if mutations else None
+        except StorageError:
+            # If there is no space, nothing has happened. If the storage has failed, it will say so again.
+            return None
+        return None if end is None else BegunGroup(Group(works), end, started_s)
+
+    def end(self, begun: BegunGroup, problem: OSError | None) -> Group:
+        """The group that was begun, with its outcomes. `problem` is what its sync failed with."""
+        return self._with_outcome(begun.group, partial(self._end, begun, problem))
+
+    def _end(self, begun: BegunGroup, problem: OSError | None, group: Group) -> None:
+        begun.end(problem)
+        self._committed(begun.started_s)
+        group.outcomes += [DURABLE] * len(group.works)
+        group.decided = len(group.works)
+
+    def _with_outcome(self, group: Group, commit: Callable[[Group], None]) -> Group:
+        """The group, after this commit of it. If that fails, its epoch ends."""
         try:
             try:
-                self._commit(group)
+                commit(group)
             except StorageError:
                 raise
             except Exception as error:
@@ -158,7 +202,7 @@ class Committer:
         except StorageError as error:
             # Machines went ahead of the disk: nothing that was accepted with them may be committed now.
             # What else was accepted in this epoch builds on marks that are not on the disk.
-            self._ended_epoch, self._ended_by = works[0].epoch, error
+            self._ended_epoch, self._ended_by = group.works[0].epoch, error
             group.fail(error)
         return group
 
@@ -223,11 +267,14 @@ class Committer:
 
     def _commit_mutations(self, mutations: Sequence[Mutation]) -> None:
         if mutations:
-            started = self._clock_s()
+            started_s = self._clock_s()
             self.storage.commit(mutations)
-            self.commit_s = self._clock_s() - started
-            self.commit_latencies.observe(self.commit_s)
-            self.commits += 1
+            self._committed(started_s)
+
+    def _committed(self, started_s: float) -> None:
+        self.commit_s = self._clock_s() - started_s
+        self.commit_latencies.observe(self.commit_s)
+        self.commits += 1
 
     def _settle(self, accepted: Accepted) -> Outcome:
         """Stores the batch unless it is stored already (T3); its marks are raised in any case."""

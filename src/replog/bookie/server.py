@@ -127,11 +127,11 @@ class BookieServer:
                 looked_up_bytes = _LOOKED_UP_BYTES if isinstance(request, RecoveryReadRequest) else 0
                 self._accept(request, reply, MESSAGE_BYTES + looked_up_bytes)
         if self._commits.gathered:
-            # In this thread, if the last request was alone; but where several connections bring some, they share commits.
+            # Past the thread, if the last request was alone; but where several connections bring some, they share commits.
             is_same, self._last_reply = self._last_reply is reply, reply
             last = requests[-1]
-            alone = is_same and isinstance(last, AddRequest) and last.alone and self.options.commit_inline_when_idle
-            self._commits.start(inline=alone)
+            alone = is_same and isinstance(last, AddRequest) and last.alone
+            self._commits.start(inline=self.options.commit_inline_when_idle, alone=alone)
 
     def _accept(self, request: OrderedRequest, reply: Reply, size_bytes: int) -> None:
         if self.mode.is_read_only and (refusal := self._cannot_take(request)) is not None:

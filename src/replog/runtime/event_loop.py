@@ -33,6 +33,9 @@ class HostLoop(Protocol):
     def soon_from_any_thread(self, call: Callable[..., object], /, *arguments: Any) -> None:
         """As `soon`, from any thread. Raises `trio.RunFinishedError`."""
 
+    def watch(self, descriptor: int, call: Callable[[], object]) -> Callable[[], object]:
+        """Makes the call whenever the descriptor is readable. Returns what ends that. Both only in the loop's thread."""
+
 
 _host_loop: trio.lowlevel.RunVar[HostLoop | None] = trio.lowlevel.RunVar("replog host loop", default=None)
 

@@ -1,4 +1,5 @@
-"""Everything that only some Unix systems have, and what replog does on the others. Nothing else names such calls.
+"""Everything that only some Unix systems have, and what replog does on the others. Nothing else names such calls, but for
+`replog.runtime.kernel_sync`, which is of Linux alone: elsewhere a thread syncs.
 
 Each name is bound once, when this module is imported: on Linux `sync_data` *is* `os.fdatasync`, and costs what that costs.
 `tests/runtime/test_platform.py` tries what the others get by pretending to be them; `tests/test_tidy.py` finds such names

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from replog.backends.disk import Buffer, Disk
+from replog.runtime.kernel_sync import KernelSync
 
 SECTOR_BYTES = 512
 
@@ -275,6 +276,15 @@ class MemoryDisk(Disk):
             inode.sync_badly(self._random)
             raise
         inode.sync()
+
+    def begin_fdatasync(self, fd: int, sync: KernelSync) -> None:
+        """As `Disk.begin_fdatasync`: done at once, and told later. `fault` hears of an "fdatasync"."""
+        try:
+            self.fdatasync(fd)
+        except OSError as error:
+            sync.ended_elsewhere(error)
+        else:
+            sync.ended_elsewhere(None)
 
     def allocate(self, fd: int, offset: int, size: int) -> None:
         """As `Disk.allocate`."""

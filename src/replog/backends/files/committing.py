@@ -6,10 +6,11 @@ A reader sees only what the index says, so nobody reads what is not durable yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replog.backends.files.contents import Contents
 from replog.backends.files.journal import Journal, Record
+from replog.backends.files.log_file import Place
 from replog.backends.files.maintenance import Maintenance
 from replog.backends.files.record import (
     RECORD_HEADER_BYTES,
@@ -24,6 +25,7 @@ from replog.backends.files.record import (
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DropEntries, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import better_proof
+from replog.runtime.kernel_sync import KernelSync
 
 # A batch, all marks of a ledger, a ledger to drop, entries to drop
 Change = Batch | MarksOfLedger | int | DropEntries
@@ -126,7 +128,20 @@ class Committer:
             # Only batches wait. Fences must not, and deletions are what frees space.
             self._maintenance.wait_for_flush()
         journal.make_room(plan.size, keep_reserve=plan.has_batches)
-        places = journal.write(plan.records)
+        self._apply_all(plan, journal.write(plan.records))
+
+    def begin(self, plan: Plan, sync: KernelSync) -> Callable[[OSError | None], None] | None:
+        """As `write`, but only begins the sync. Returns what ends the commit, as `Journal.begin` does; None, and nothing has
+        happened, if it might wait for the disk or for a file. Raises as `write`, if the sync did not begin."""
+        is_waiting = self._is_journal_elsewhere and plan.has_batches
+        if is_waiting or not self._journal.has_room(plan.size, keep_reserve=plan.has_batches):
+            return None
+        places_after = self._journal.begin(plan.records, sync)
+        return lambda problem: self._apply_all(plan, places_after(problem))
+
+    def _apply_all(self, plan: Plan, places: Sequence[Place]) -> None:
+        """Changes the index: the records of the plan are durable in these places."""
+        journal = self._journal
         with self._contents.lock:
             for place, change in zip(places, plan.changes, strict=True):
                 if isinstance(change, Batch):

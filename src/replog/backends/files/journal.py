@@ -5,7 +5,8 @@ The journal files *are* the log: a batch's bytes go from the caller's object int
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from replog.backends.disk import ZEROS, Buffer, Disk, described, is_full, named_error, read_all, write_all
 from replog.backends.durable_mark import DurableMark
@@ -21,6 +22,7 @@ from replog.backends.files.record import (
     payload_checksum,
 )
 from replog.errors import StorageFailedError
+from replog.runtime.kernel_sync import KernelSync
 
 Record = tuple[RecordType, bytes, int]  # its type, payload and the checksum of that
 
@@ -33,6 +35,16 @@ _FILL_LARGE_BYTES_PER_S_MAX = 25 << 20
 _LARGE_COMMIT_BYTES = 192 << 10
 
 _PADDING = memoryview(ZEROS)[:PAGE_BYTES]
+
+
+class Written(NamedTuple):
+    """A group that was written and not synced: the places of its payloads, and what its file is when it is durable."""
+
+    file: JournalFile
+    sequence: int
+    places: list[Place]
+    end: int
+    epoch: int
 
 
 class Journal:
@@ -67,8 +79,7 @@ class Journal:
 
         Raises `StorageFullError`; then nothing was written. With `keep_reserve` some space stays for small groups."""
         assert size > 0, "a commit that changes nothing writes no group"
-        reserve = self._reserve_bytes if keep_reserve else 0
-        needed = size + _EPOCH_RECORD_BYTES + reserve
+        needed = self._needed(size, keep_reserve=keep_reserve)
         file = self.current
         # An empty file takes a group of any size: a commit that is larger than a file gets a larger file.
         if file.position + needed > self._capacity and file.position > PAGE_BYTES:
@@ -77,6 +88,15 @@ class Journal:
         if end > file.allocated:
             self._allocate(file, end)
         assert end <= file.allocated, "the group has no room after all"
+
+    def has_room(self, size: int, *, keep_reserve: bool) -> bool:
+        """True if `make_room` has nothing to do, which may wait for the disk: the rest of the current file suffices."""
+        file = self.current
+        end = file.position + self._needed(size, keep_reserve=keep_reserve)
+        return end <= min(self._capacity, file.allocated)
+
+    def _needed(self, size: int, *, keep_reserve: bool) -> int:
+        return size + _EPOCH_RECORD_BYTES + (self._reserve_bytes if keep_reserve else 0)
 
     def _roll(self) -> JournalFile:
         ready = self._pool.take(self.current.number + 1)
@@ -120,6 +140,21 @@ class Journal:
 
         Raises `StorageFullError` if the file system went back on its word, `StorageFailedError`: then the outcome is
         unknown, and nothing may be written any more (B1)."""
+        group, problem = self._put(records), None
+        try:
+            self._disk.fdatasync(group.file.fd)
+        except OSError as error:
+            problem = error
+        return self._synced(group, problem)
+
+    def begin(self, records: Sequence[Record], sync: KernelSync) -> Callable[[OSError | None], list[Place]]:
+        """As `write`, but only begins the sync. Returns what has to be called with the sync's outcome, before anything else is
+        written: that returns and raises what `write` does. Raises as `write`, if the sync did not begin."""
+        group = self._put(records)
+        self._disk.begin_fdatasync(group.file.fd, sync)
+        return lambda problem: self._synced(group, problem)
+
+    def _put(self, records: Sequence[Record]) -> Written:
         file = self.current
         sequence = self.sequence + 1
         # A start that finds less than the mark has lost something: the mark must never be ahead of what is written.
@@ -134,13 +169,15 @@ class Journal:
             if is_full(error):
                 self._take_back(file, buffers[0])
             raise named_error(f"write to {file.path} at {file.position}", error, self._free_bytes(file)) from error
-        try:
-            self._disk.fdatasync(file.fd)
-        except OSError as error:
+        return Written(file, sequence, places, end, epoch)
+
+    def _synced(self, group: Written, problem: OSError | None) -> list[Place]:
+        file, sequence, places, end, epoch = group
+        if problem is not None:
             raise StorageFailedError(
-                f"could not sync {file.path}: {described(error)}",
+                f"could not sync {file.path}: {described(problem)}",
                 "The storage has stopped: look at the disk, then restart the bookie",
-            ) from error
+            ) from problem
         # After the sync, because the mark must not be ahead; before the acknowledgement, so that a loss is noticed (B8).
         self.mark.advance(sequence)
         file.epoch = epoch

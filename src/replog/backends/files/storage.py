@@ -18,8 +18,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import attrs
 
@@ -41,6 +42,7 @@ from replog.backends.lifecycle import Lifecycle, State
 from replog.errors import ConfigError, StorageFailedError, StorageFullError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation
+from replog.runtime.kernel_sync import KernelSync
 
 _CLOSE_TIMEOUT_S = 60.0
 
@@ -146,6 +148,38 @@ class FilesStorage(LockedStorage):
                 self._lifecycle.failed(error)
                 raise
             self._committer.commits += 1
+
+    def begin_commit(self, mutations: Sequence[Mutation], sync: KernelSync) -> Callable[[OSError | None], None] | None:
+        """As `Storage.begin_commit`: nothing is begun unless the current journal file has room."""
+        # It is taken already only while the storage closes. It is kept until the end: nothing else is committed before that.
+        if not self._commit_lock.acquire(blocking=False):
+            return None
+        end = None
+        try:
+            is_usable = self._lifecycle.is_serving and self._pool.failure is None and self._maintenance.failure is None
+            # Who settles a doubt holds the mark while it syncs that.
+            if is_usable and not self._mark.doubt.doubted_below:
+                plan = self._committer.plan(mutations)
+                end = self._committer.begin(plan, sync) if plan.records else None
+        except StorageFullError:
+            raise
+        except BaseException as error:
+            self._lifecycle.failed(error)
+            raise
+        finally:
+            if end is None:
+                self._commit_lock.release()
+        return None if end is None else partial(self._end_commit, end)
+
+    def _end_commit(self, end: Callable[[OSError | None], None], problem: OSError | None) -> None:
+        try:
+            end(problem)
+            self._committer.commits += 1
+        except BaseException as error:
+            self._lifecycle.failed(error)
+            raise
+        finally:
+            self._commit_lock.release()
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """As `Storage.read`. A damaged batch after good ones ends the answer before it."""

@@ -1,0 +1,259 @@
+"""Lone commits that the event loop writes and the kernel syncs: in order, told when durable, failing as others do (B1, B2)."""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from replog.backends.files.options import FilesOptions
+from replog.backends.files.storage import open_storage
+from replog.bookie import commits, kernel_commits
+from replog.bookie.server import BookieServer
+from replog.config import BookieOptions
+from replog.errors import StorageFailedError
+from replog.protocol.messages import AddRequest, Status
+from replog.runtime.event_loop import HostLoop, use_host_loop
+from replog.runtime.kernel_sync import KernelSync
+from replog.testing.disk import MemoryDisk
+from replog.testing.storage_exam import make_batch
+from tests.bookie.test_server import Asker, add, fence
+from tests.runtime.test_kernel_sync import PretendedKernel
+
+OPTIONS = BookieOptions(close_timeout_s=30.0)
+
+
+class TrioHost(HostLoop):
+    """The trio run of the test as if it were the guest of another event loop."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.watched: dict[int, trio.CancelScope] = {}
+        self._nursery = nursery
+        self._token = trio.lowlevel.current_trio_token()
+
+    def soon(self, call: Callable[[], object]) -> None:
+        self._token.run_sync_soon(call)
+
+    def soon_from_any_thread(self, call: Callable[..., object], /, *arguments: Any) -> None:
+        self._token.run_sync_soon(call, *arguments)
+
+    def watch(self, descriptor: int, call: Callable[[], object]) -> Callable[[], object]:
+        scope = self.watched[descriptor] = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                while True:
+                    await trio.lowlevel.wait_readable(descriptor)
+                    call()
+
+        self._nursery.start_soon(run)
+        return lambda: self.watched.pop(descriptor).cancel()
+
+
+class HeldDisk(MemoryDisk):
+    """Syncs that were begun end when they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held = False
+        self.begun: list[int] = []
+        self._held: tuple[int, KernelSync] | None = None
+
+    def begin_fdatasync(self, fd: int, sync: KernelSync) -> None:
+        self.begun.append(threading.get_ident())
+        if self.is_held:
+            self._held = fd, sync
+        else:
+            super().begin_fdatasync(fd, sync)
+
+    def let_go(self) -> None:
+        assert self._held is not None
+        (fd, sync), self._held, self.is_held = self._held, None, False
+        super().begin_fdatasync(fd, sync)
+
+    def fail_syncs(self) -> None:
+        def fault(operation: str, path: str) -> None:
+            if operation == "fdatasync" and "journal" in path:
+                raise OSError(errno.EIO, "Input/output error", path)
+
+        self.fault = fault
+
+
+class Hosted:
+    """A bookie whose event loop must not wait, on a disk in memory."""
+
+    def __init__(self, disk: HeldDisk, server: BookieServer, sync: KernelSync) -> None:
+        self.disk = disk
+        self.server = server
+        self.sync = sync
+        self.asker = Asker(server)
+
+    def send_lone(self, first: int, size_bytes: int = 100) -> int:
+        request = lone(first, size_bytes)
+        return self.asker.send(request)[0]
+
+    async def until_answered(self, *request_ids: int) -> list[Status]:
+        with trio.fail_after(60):
+            while not all(each in self.asker.answers for each in request_ids):  # noqa: ASYNC110 - some come from a thread
+                await trio.sleep(0.001)
+        return [self.asker.answers[each].status for each in request_ids]
+
+    async def ask_lone(self, first: int, size_bytes: int = 100) -> Status:
+        return (await self.until_answered(self.send_lone(first, size_bytes)))[0]
+
+
+def lone(first: int, size_bytes: int = 100) -> AddRequest:
+    request = add(make_batch(1, first, 1, size_bytes=size_bytes))
+    request.alone = True
+    return request
+
+
+@pytest.fixture(autouse=True)
+def any_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "_FAST_COMMIT_S", 60.0)  # however busy the machine is
+
+
+@asynccontextmanager
+async def hosted(
+    monkeypatch: pytest.MonkeyPatch, options: BookieOptions = OPTIONS, *, is_refusing: bool = False
+) -> AsyncIterator[Hosted]:
+    """A bookie that has committed once, in its thread."""
+    sync = KernelSync(PretendedKernel(is_refusing=is_refusing))
+    monkeypatch.setattr(kernel_commits, "open_kernel_sync", lambda: sync)
+    disk = HeldDisk()
+    storage = open_storage("/st", FilesOptions(), disk=disk)
+    async with trio.open_nursery() as nursery:
+        host = TrioHost(nursery)
+        use_host_loop(host)
+        server = BookieServer(storage, options, lambda event: None)
+        try:
+            async with server.running():
+                found = Hosted(disk, server, sync)
+                assert await found.ask_lone(0) is Status.OK
+                assert disk.begun == []
+                yield found
+        finally:
+            await server.calls.close(options.close_timeout_s)
+            assert host.watched == {}
+
+
+async def test_a_lone_add_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch) as bookie:
+        for first in range(1, 5):
+            assert await bookie.ask_lone(first) is Status.OK
+        assert bookie.disk.begun == [threading.get_ident()] * 4
+        assert bookie.server.statistics()["commits"] == 5
+
+
+async def test_what_comes_during_a_sync_is_the_next_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch) as bookie:
+        bookie.disk.is_held = True
+        ids = [bookie.send_lone(first) for first in range(1, 5)]
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert bookie.asker.order == [1], "nothing is durable yet"
+        bookie.disk.let_go()
+        assert await bookie.until_answered(*ids) == [Status.OK] * 4
+        assert bookie.asker.order == [1, *ids]
+        assert len(bookie.disk.begun) == 1
+        assert bookie.server.statistics()["commits"] == 3
+        assert await bookie.ask_lone(5) is Status.OK
+        assert len(bookie.disk.begun) == 2
+
+
+async def test_a_failed_sync_fails_all_that_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B1: the storage stops, and what builds on what failed fails with it."""
+    async with hosted(monkeypatch) as bookie:
+        bookie.disk.is_held = True
+        ids = [bookie.send_lone(first) for first in range(1, 4)]
+        bookie.disk.fail_syncs()
+        bookie.disk.let_go()
+        assert await bookie.until_answered(*ids) == [Status.UNKNOWN] * 3
+        assert "could not sync" in bookie.asker.answers[ids[0]].detail
+        assert isinstance(bookie.server.failure, StorageFailedError)
+        assert await bookie.ask_lone(4) is Status.UNKNOWN
+        left = bookie.disk.after_power_loss(random.Random(1))
+    storage = open_storage("/st", FilesOptions(), disk=left)
+    assert storage.read(1, 0, 1, 1 << 20), "what was confirmed is there"
+    assert storage.doubt().doubted_below == 0
+    storage.close()
+
+
+async def test_leaving_waits_for_a_sync_and_for_what_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids: list[int] = []
+    async with trio.open_nursery() as nursery, hosted(monkeypatch) as bookie:
+        bookie.disk.is_held = True
+        ids += [bookie.send_lone(first) for first in range(1, 4)]
+
+        async def let_go() -> None:
+            await trio.sleep(0.05)
+            assert bookie.asker.order == [1]
+            bookie.disk.let_go()
+
+        nursery.start_soon(let_go)
+    assert [bookie.asker.answers[each].status for each in ids] == [Status.OK] * 3
+    assert bookie.asker.order == [1, *ids]
+
+
+async def test_a_sync_that_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch, BookieOptions(close_timeout_s=0.1)) as bookie:
+        bookie.disk.is_held = True
+        request_id = bookie.send_lone(1)
+    assert request_id not in bookie.asker.answers
+    problem = await bookie.server.calls.close(0.1)
+    assert problem is not None
+    assert "has not returned, and it was not closed" in str(problem)
+    bookie.disk.let_go()
+    assert await bookie.server.calls.close(60.0) is None
+
+
+async def test_what_may_wait_or_read_goes_to_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch) as bookie:
+        assert await bookie.ask_lone(1, kernel_commits._BYTES_MAX) is Status.OK
+        ids = bookie.asker.send(add(make_batch(1, 2, 1)))
+        ids += bookie.asker.send(fence(2))
+        assert await bookie.until_answered(*ids) == [Status.OK, Status.OK]
+        assert bookie.disk.begun == []
+
+
+async def test_a_slow_disk_gets_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch) as bookie:
+        monkeypatch.setattr(commits, "_FAST_COMMIT_S", 0.0)
+        assert await bookie.ask_lone(1) is Status.OK
+        assert bookie.disk.begun == []
+
+
+async def test_a_kernel_that_refuses_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch) as bookie:
+        bookie.sync.is_refused = True
+        assert await bookie.ask_lone(1) is Status.OK
+        assert bookie.disk.begun == []
+
+
+async def test_a_full_disk_refuses_as_in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5: nothing happened, and the thread finds out what there is space for."""
+    async with hosted(monkeypatch) as bookie:
+        failing: list[int] = [errno.ENOSPC] * 2
+
+        def fault(operation: str, path: str) -> None:
+            if operation == "pwritev" and "journal" in path and failing:
+                raise OSError(failing.pop(), "No space left on device", path)
+
+        bookie.disk.fault = fault
+        assert await bookie.ask_lone(1) is Status.READ_ONLY
+        assert failing == []
+
+
+async def test_there_is_none_without_a_host_or_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    committer: Any = None
+    assert kernel_commits.open_kernel_commits(committer, lambda group: None) is None
+    async with trio.open_nursery() as nursery:
+        use_host_loop(TrioHost(nursery))
+        monkeypatch.setattr(kernel_commits, "open_kernel_sync", lambda: None)
+        assert kernel_commits.open_kernel_commits(committer, lambda group: None) is None
