@@ -22,9 +22,9 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     start = GroupCommit.start
 
-    def noted(self: GroupCommit, *, inline: bool = False) -> None:
-        found.append(inline)
-        start(self, inline=inline)
+    def noted(self: GroupCommit, *, inline: bool = False, alone: bool = False) -> None:
+        found.append(inline and alone)
+        start(self, inline=inline, alone=alone)
 
     monkeypatch.setattr(GroupCommit, "start", noted)
     return found
