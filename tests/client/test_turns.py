@@ -74,6 +74,9 @@ class Host:
     def soon_from_any_thread(self, call: Callable[..., object], /, *arguments: Any) -> None:
         self.calls.append((call, arguments))
 
+    def watch(self, descriptor: int, call: Callable[[], object]) -> Callable[[], object]:
+        raise AssertionError("turns watch nothing")
+
 
 async def test_calls_of_a_guest_are_made_by_its_host(autojump_clock: trio.testing.MockClock) -> None:
     host, called = Host(), list[str]()

@@ -30,7 +30,7 @@ def alone(tmp_path: Path) -> Any:
     from benchmarks.peers.systems.pysyncobj_member import Member
 
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
-    member = Member(tmp_path, f"{HOST}:{free_port()}", [], requests)
+    member = Member(tmp_path, f"{HOST}:{free_port()}", [], requests, is_tuned=True)
     yield member
     member._counter.destroy()
     member._counter.doTick()  # in which it does so
