@@ -32,7 +32,7 @@ MUTANTS = (
         "acknowledged-before-synced",
         "B1",
         "a commit returns before its sync",
-        (Patch(Journal, "write", "self._disk.fdatasync(group.file.fd)", "pass"),),
+        (Patch(Journal, "write", "self._disk.fdatasync(group[0].fd)", "pass"),),
         1,
     ),
     Mutant(
@@ -43,8 +43,8 @@ MUTANTS = (
             Patch(
                 Journal,
                 "write",
-                "self._disk.fdatasync(group.file.fd)",
-                "self.mark.advance(group.sequence); self.mark.sync(); self._disk.fdatasync(group.file.fd)",
+                "self._disk.fdatasync(group[0].fd)",
+                "self.mark.advance(group[1]); self.mark.sync(); self._disk.fdatasync(group[0].fd)",
             ),
         ),
         2,

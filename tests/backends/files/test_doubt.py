@@ -494,7 +494,7 @@ def of_opening(old: str, new: str) -> Patch:
 
 MUTANTS: dict[str, tuple[Patch, Callable[[], None]]] = {
     "not-marked": (
-        Patch(FilesJournal, "write", "self.mark.advance(sequence)", "pass"),
+        Patch(FilesJournal, "_synced", "self.mark.advance(sequence)", "pass"),
         lambda: test_storage_is_in_doubt_when_it_ends_before_its_mark(1, GROUPS),
     ),
     "not-marked-at-start": (

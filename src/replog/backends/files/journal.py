@@ -6,7 +6,6 @@ The journal files *are* the log: a batch's bytes go from the caller's object int
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from replog.backends.disk import ZEROS, Buffer, Disk, described, is_full, named_error, read_all, write_all
 from replog.backends.durable_mark import DurableMark
@@ -37,14 +36,9 @@ _LARGE_COMMIT_BYTES = 192 << 10
 _PADDING = memoryview(ZEROS)[:PAGE_BYTES]
 
 
-class Written(NamedTuple):
-    """A group that was written and not synced: the places of its payloads, and what its file is when it is durable."""
-
-    file: JournalFile
-    sequence: int
-    places: list[Place]
-    end: int
-    epoch: int
+# A group that was written and not synced: its file and number, the places of its payloads, and what its file's end and epoch are
+# when it is durable.
+_Written = tuple[JournalFile, int, list[Place], int, int]
 
 
 class Journal:
@@ -79,7 +73,7 @@ class Journal:
 
         Raises `StorageFullError`; then nothing was written. With `keep_reserve` some space stays for small groups."""
         assert size > 0, "a commit that changes nothing writes no group"
-        needed = self._needed(size, keep_reserve=keep_reserve)
+        needed = size + _EPOCH_RECORD_BYTES + (self._reserve_bytes if keep_reserve else 0)
         file = self.current
         # An empty file takes a group of any size: a commit that is larger than a file gets a larger file.
         if file.position + needed > self._capacity and file.position > PAGE_BYTES:
@@ -91,12 +85,9 @@ class Journal:
 
     def has_room(self, size: int, *, keep_reserve: bool) -> bool:
         """True if `make_room` has nothing to do, which may wait for the disk: the rest of the current file suffices."""
+        needed = size + _EPOCH_RECORD_BYTES + (self._reserve_bytes if keep_reserve else 0)
         file = self.current
-        end = file.position + self._needed(size, keep_reserve=keep_reserve)
-        return end <= min(self._capacity, file.allocated)
-
-    def _needed(self, size: int, *, keep_reserve: bool) -> int:
-        return size + _EPOCH_RECORD_BYTES + (self._reserve_bytes if keep_reserve else 0)
+        return file.position + needed <= min(self._capacity, file.allocated)
 
     def _roll(self) -> JournalFile:
         ready = self._pool.take(self.current.number + 1)
@@ -142,7 +133,7 @@ class Journal:
         unknown, and nothing may be written any more (B1)."""
         group, problem = self._put(records), None
         try:
-            self._disk.fdatasync(group.file.fd)
+            self._disk.fdatasync(group[0].fd)
         except OSError as error:
             problem = error
         return self._synced(group, problem)
@@ -151,10 +142,10 @@ class Journal:
         """As `write`, but only begins the sync. Returns what has to be called with the sync's outcome, before anything else is
         written: that returns and raises what `write` does. Raises as `write`, if the sync did not begin."""
         group = self._put(records)
-        self._disk.begin_fdatasync(group.file.fd, sync)
+        self._disk.begin_fdatasync(group[0].fd, sync)
         return lambda problem: self._synced(group, problem)
 
-    def _put(self, records: Sequence[Record]) -> Written:
+    def _put(self, records: Sequence[Record]) -> _Written:
         file = self.current
         sequence = self.sequence + 1
         # A start that finds less than the mark has lost something: the mark must never be ahead of what is written.
@@ -169,9 +160,9 @@ class Journal:
             if is_full(error):
                 self._take_back(file, buffers[0])
             raise named_error(f"write to {file.path} at {file.position}", error, self._free_bytes(file)) from error
-        return Written(file, sequence, places, end, epoch)
+        return file, sequence, places, end, epoch
 
-    def _synced(self, group: Written, problem: OSError | None) -> list[Place]:
+    def _synced(self, group: _Written, problem: OSError | None) -> list[Place]:
         file, sequence, places, end, epoch = group
         if problem is not None:
             raise StorageFailedError(
