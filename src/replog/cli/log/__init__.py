@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replog.cli.apps import App
-from replog.cli.log import appending, looking, maintaining, measuring, printing, producers
+from replog.cli.log import appending, looking, maintaining, measuring, printing, retiring
 
 app = App(no_args_is_help=True, help="Write, read and look after logs.")
 app.command("list")(looking.list_logs)
@@ -16,6 +16,6 @@ app.command()(looking.trim)
 app.command()(maintaining.retain)
 app.command()(maintaining.compact)
 app.command()(looking.sweep)
-app.command()(maintaining.transactions)
-app.command()(producers.producers)
+app.command()(retiring.transactions)
+app.command()(retiring.producers)
 app.command()(looking.delete)
