@@ -9,6 +9,7 @@ from replog.client.ledgers import Ledgers
 from replog.errors import ConfigError
 from replog.log.log_records import LogRecords
 from replog.log.producers import ProducerRecords
+from replog.log.since import time_ms_before
 from replog.protocol.producers import KnownProducer
 
 
@@ -43,9 +44,6 @@ class ProducerVerbs(ABC):
         given: object = producers
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise ConfigError(f"producers={producers!r} must be a list of names")
-        is_number = isinstance(older_than_s, int | float) and not isinstance(older_than_s, bool)
-        if older_than_s is not None and not (is_number and 0 <= older_than_s < float("inf")):
-            raise ConfigError(f"older_than_s={older_than_s!r} must be a finite number of seconds, 0 or more")
-        before_ms = 0 if older_than_s is None else int(self._ledgers.chance.time_ms() - 1000 * older_than_s)
+        before_ms = time_ms_before(older_than_s, self._ledgers.chance.time_ms())
         head, _ = await self._logs.get(name)
         return await ProducerRecords(self._ledgers).retire(head, frozenset(producers), before_ms)

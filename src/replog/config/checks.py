@@ -105,6 +105,13 @@ def check_names(**given: object) -> None:
             raise ConfigError(f"{name}={value!r} must be a list of texts; nothing was changed")
 
 
+def check_seconds(name: str, value: object) -> None:
+    """Raises `ConfigError` if the value is not a number of seconds that is 0 or more, and finite."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 <= value < float("inf")):  # type: ignore[operator]
+        raise ConfigError(f"{name}={value!r} must be a finite number of seconds, 0 or more")
+
+
 def check_number(name: str, value: object, lowest: int | None = None) -> None:
     """Raises `ConfigError` if the value is not a whole number, or less than `lowest`."""
     if type(value) is not int or (lowest is not None and value < lowest):

@@ -8,9 +8,11 @@ import attrs
 import trio
 
 from replog.client.ledgers import Ledgers, check_custom, check_password
+from replog.config import check_seconds
 from replog.config.client import UNBOUNDED
 from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedError
 from replog.log.log_driver import NO_WRITERS, LogDriver
+from replog.log.since import time_ms_before
 from replog.protocol.appending import Addition, LogAppending
 from replog.protocol.model import Position, Segment, Transaction
 from replog.protocol.retiring import LogRetiring
@@ -76,10 +78,7 @@ async def retire(
     given: object = transaction_ids
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError(f"transaction_ids={transaction_ids!r} must be a list of ids")
-    is_number = isinstance(older_than_s, int | float) and not isinstance(older_than_s, bool)
-    if older_than_s is not None and not (is_number and 0 <= older_than_s < float("inf")):
-        raise ConfigError(f"older_than_s={older_than_s!r} must be a finite number of seconds, 0 or more")
-    before_ms = 0 if older_than_s is None else int(ledgers.chance.time_ms() - 1000 * older_than_s)
+    before_ms = time_ms_before(older_than_s, ledgers.chance.time_ms())
     machine = LogRetiring(name, frozenset(transaction_ids), before_ms, ledgers.chance.token())
     machine.start()
     await driver.drive(machine, NO_WRITERS, b"")
@@ -98,9 +97,7 @@ async def append(
 ) -> AppendedLedgers:
     """Adds the ledgers. Raises as `Client.append_ledgers`; with `makes_log` also `ConfigError` if there is such a log."""
     check_password(password)
-    is_number = isinstance(patience_s, int | float) and not isinstance(patience_s, bool)
-    if not (is_number and 0 <= patience_s < float("inf")):
-        raise ConfigError(f"patience_s={patience_s!r} must be a finite number of seconds, 0 or more")
+    check_seconds("patience_s", patience_s)
     machine = LogAppending(
         name,
         wanted,

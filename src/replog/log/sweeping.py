@@ -23,6 +23,7 @@ from collections.abc import Iterable
 
 from replog.client.job_records import RegisteredJob
 from replog.client.ledgers import Ledgers
+from replog.config import check_seconds
 from replog.errors import ConfigError, LedgerNotFoundError
 from replog.log.catalog import finish
 from replog.log.checking import AT_ONCE, JOB_KEY
@@ -45,8 +46,7 @@ async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, dr
 
 def _check_arguments(name: str, grace_s: float, job: str | None) -> None:
     log_key_path(name)
-    if isinstance(grace_s, bool) or not isinstance(grace_s, int | float) or not 0 <= grace_s < float("inf"):
-        raise ConfigError(f"grace_s={grace_s!r} must be a finite number of seconds, 0 or more")
+    check_seconds("grace_s", grace_s)
     if job is not None and (not isinstance(job, str) or not job):
         raise ConfigError(
             f"job={job!r} is not the name of a job: it must be a text, as in the ledgers' custom metadata"
