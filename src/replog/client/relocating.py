@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -43,23 +43,28 @@ class Relocation:
         """The fewest replacements with which the fragment meets the wishes of the placement policy; {} if it does, or none do.
         Two of its own bookies change places only if no others will do: that moves two copies where one might be enough.
         Raises `MetastoreError`."""
-        placing, quorum, ensemble = self._context.placing, metadata.quorum, fragment.ensemble
-        if not await placing.shortfall(quorum, ensemble):
+        placing, ensemble = self._context.placing, fragment.ensemble
+        if await self._is_in_place(metadata, ensemble, {}):
             return {}
         usable = await self._context.membership.usable(set(ensemble))
         alone = _alone(metadata, fragment)
         for count in range(1, _MOVED_MAX + 1):
             for indices in itertools.combinations(range(len(ensemble)), count):
                 chosen = await placing.replacements(alone, indices, usable)
-                moved = tuple(chosen.get(index, bookie_id) for index, bookie_id in enumerate(ensemble))
-                if chosen and not await placing.shortfall(quorum, moved):
+                if chosen and await self._is_in_place(metadata, ensemble, chosen):
                     return chosen
         for one, other in itertools.combinations(range(len(ensemble)), 2):
             exchanged = {one: ensemble[other], other: ensemble[one]}
-            moved = tuple(exchanged.get(index, bookie_id) for index, bookie_id in enumerate(ensemble))
-            if not await placing.shortfall(quorum, moved):
+            if await self._is_in_place(metadata, ensemble, exchanged):
                 return exchanged
         return {}
+
+    async def _is_in_place(
+        self, metadata: LedgerMetadata, ensemble: Sequence[str], replaced: Mapping[int, str]
+    ) -> bool:
+        """True if the ensemble meets the wishes of the placement policy with these replacements."""
+        moved = [replaced.get(index, bookie_id) for index, bookie_id in enumerate(ensemble)]
+        return not await self._context.placing.shortfall(metadata.quorum, moved)
 
 
 def _alone(metadata: LedgerMetadata, fragment: FixedFragment) -> LedgerMetadata:

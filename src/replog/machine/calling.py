@@ -164,7 +164,7 @@ class Caller:
             )
         await trio.lowlevel.checkpoint_if_cancelled()
         question = _Question(data, trio.current_time() + self._options.call_timeout_s, self._together)
-        if self._open_bytes + size_bytes <= self._options.calls_bytes_max or not self._open:
+        if not self._is_full(size_bytes):
             await self._until_answered(question)
         else:
             with trio.move_on_at(question.ends_s):
@@ -193,7 +193,7 @@ class Caller:
         self._unsent.append(question)
         self._news.set()
         try:
-            while question.answer is None and question.error is None:
+            while question.is_open:
                 if question.news.is_set():  # for others that went with it
                     question.news = trio.Event()
                 await question.news.wait()

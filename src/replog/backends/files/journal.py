@@ -73,7 +73,7 @@ class Journal:
 
         Raises `StorageFullError`; then nothing was written. With `keep_reserve` some space stays for small groups."""
         assert size > 0, "a commit that changes nothing writes no group"
-        needed = size + _EPOCH_RECORD_BYTES + (self._reserve_bytes if keep_reserve else 0)
+        needed = self._needed(size, keep_reserve=keep_reserve)
         file = self.current
         # An empty file takes a group of any size: a commit that is larger than a file gets a larger file.
         if file.position + needed > self._capacity and file.position > PAGE_BYTES:
@@ -85,9 +85,12 @@ class Journal:
 
     def has_room(self, size: int, *, keep_reserve: bool) -> bool:
         """True if `make_room` has nothing to do, which may wait for the disk: the rest of the current file suffices."""
-        needed = size + _EPOCH_RECORD_BYTES + (self._reserve_bytes if keep_reserve else 0)
         file = self.current
-        return file.position + needed <= min(self._capacity, file.allocated)
+        end = file.position + self._needed(size, keep_reserve=keep_reserve)
+        return end <= min(self._capacity, file.allocated)
+
+    def _needed(self, size: int, *, keep_reserve: bool) -> int:
+        return size + _EPOCH_RECORD_BYTES + (self._reserve_bytes if keep_reserve else 0)
 
     def _roll(self) -> JournalFile:
         ready = self._pool.take(self.current.number + 1)
