@@ -29,7 +29,12 @@ _LEDGER_BYTES = 16 * MIB
 _TURNS = 3  # with the repair, and as many without
 _PER_LEDGERS = 10_000  # that a time of an audit is told for
 _GONE_S = 60.0  # until a killed bookie is no longer announced
-_FULL_SPEED = replog.ClientOptions(repair_bytes_per_s=64 * GIB, repair_in_flight_bytes_max=16 * MIB)
+_FULL_SPEED = replog.ClientOptions(
+    repair_bytes_per_s=64 * GIB,
+    repair_in_flight_bytes_max=16 * MIB,
+    repair_fragments_at_once=8,
+    audit_ledgers_at_once=32,
+)
 
 
 def raw_copy(directory: Path, size_bytes: int) -> Figures:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
+from types import FrameType
 
+from replog.protocol import filling
 from replog.protocol.effects import SendCopy
 from replog.protocol.quorum import Quorum
 from tests.protocol.driving_filling import World
@@ -62,3 +65,29 @@ def test_copies_read_ahead_of_a_refusal_are_not_stored() -> None:
     result = filler.machine.result
     assert (result.copied_batches, result.replaced, result.refusals) == (0, {}, {"h": "full"})
     assert world.version == 1
+
+
+def test_many_small_copies_on_their_way_cost_no_more_each() -> None:
+    """A ledger of lone appends has thousands of them, none of which is answered before all are read."""
+
+    def calls_of(batches: int) -> int:
+        world = World(THREE, [(0, "abc")], last_entry_id=batches - 1)
+        world.write((1,) * batches)
+        world.lose("c")
+        filler = world.filler(replacements={2: "h"})
+        filler.batches_per_read = 1
+        filler.start()
+        calls = 0
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            nonlocal calls
+            calls += event == "call" and frame.f_code.co_filename == filling.__file__
+
+        sys.setprofile(count)
+        try:
+            filler.run_but_copies()
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    assert calls_of(200) < 2.2 * calls_of(100)

@@ -109,11 +109,17 @@ class ClientOptions(Checked):
         positive,
     )
     repair_fragments_at_once: int = option(
-        8,
-        "Fragments that a repair copies at the same time, each with up to 3 MiB in memory, or two larger batches.",
+        1,
+        "Fragments that a repair copies at the same time, each with up to 3 MiB in memory, or two larger batches. More make "
+        "appends wait, and are faster only where bookies are far away.",
         at_least(1),
     )
-    audit_ledgers_at_once: int = option(32, "Ledgers that an audit asks bookies about at the same time.", at_least(1))
+    audit_ledgers_at_once: int = option(
+        2,
+        "Ledgers that an audit asks bookies about at the same time. More make appends wait, and are faster only where bookies "
+        "are far away.",
+        at_least(1),
+    )
     transports: tuple[str, ...] = option(
         (), "URLs of transports with their options, as `tcp:?tls_ca_file=ca.pem`; others have their defaults."
     )

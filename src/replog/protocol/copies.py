@@ -6,7 +6,7 @@ what it said, within the fragment and with the ledger's stride; it may hold more
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
@@ -136,7 +136,7 @@ class ToCopy:
         """The lowest entry that is to be copied."""
         assert self._todo, "there is something to copy"
         # Ranges ascend, so that the first one of each bookie has its lowest entry.
-        return min(first for todo in self._todo.values() for first, _ in list(todo)[:1])
+        return min(next(iter(todo))[0] for todo in self._todo.values())
 
     def give_up(self, bookie_id: str) -> None:
         """Nothing more is copied there."""
@@ -161,3 +161,34 @@ class ToCopy:
 
     def _drop_done(self) -> None:
         self._todo = {bookie_id: todo for bookie_id, todo in self._todo.items() if todo}
+
+
+class Sent:
+    """Copies that were sent, until all bookies have answered."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        # By first and last entry of a batch, because two may begin with the same one: who has not answered.
+        self._awaited: dict[tuple[int, int], set[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._awaited)
+
+    def put(self, batch: Batch, bookie_ids: Collection[str]) -> None:
+        """This batch was sent to these bookies."""
+        key = batch.first_entry_id, batch.last_entry_id
+        assert key not in self._awaited, "a batch is taken once in a round"
+        self._awaited[key] = set(bookie_ids)
+        self.size_bytes += len(batch.data)
+
+    def is_awaited(self, bookie_id: str, batch: Batch) -> bool:
+        """Whether this bookie still has to answer."""
+        return bookie_id in self._awaited.get((batch.first_entry_id, batch.last_entry_id), ())
+
+    def answered(self, bookie_id: str, batch: Batch) -> None:
+        """It has."""
+        key = batch.first_entry_id, batch.last_entry_id
+        self._awaited[key].remove(bookie_id)
+        if not self._awaited[key]:
+            del self._awaited[key]
+            self.size_bytes -= len(batch.data)

@@ -33,7 +33,7 @@ import attrs
 
 from replog.errors import RemoteProtocolError, ReplogError
 from replog.protocol.batch import Batch, check_damage
-from replog.protocol.copies import Copies, FixedFragment, ToCopy, fixed_fragments
+from replog.protocol.copies import Copies, FixedFragment, Sent, ToCopy, fixed_fragments
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.effects import AskHolding, Failed, Finished, SendCopy, SendCopyRead
 from replog.protocol.fragments import Fragment
@@ -124,8 +124,7 @@ class LedgerFilling(LedgerMachine):
         self._awaited: set[str] = set()  # bookies that were asked, in ASKING; in COPYING those of the read under way
         self._todo = ToCopy()
         self._found: dict[str, Sequence[Batch]] = {}  # by bookie, of the read under way
-        # By first and last entry of a batch, because two may begin with the same one: its size, and who has not answered.
-        self._storing: dict[tuple[int, int], tuple[int, set[str]]] = {}
+        self._storing = Sent()
         self._whole: frozenset[int] = frozenset()  # the indices that lack nothing
 
     @property
@@ -191,7 +190,7 @@ class LedgerFilling(LedgerMachine):
         """Reads the first entry that somebody lacks, from one holder, or from all if their copies must be compared. What was read
         before may still be on its way, unless that is too much."""
         assert self._stage is _Stage.COPYING, "copies are read in COPYING only"
-        if self._awaited or sum(size_bytes for size_bytes, _ in self._storing.values()) > COPYING_BYTES_MAX:
+        if self._awaited or self._storing.size_bytes > COPYING_BYTES_MAX:
             return
         while self._todo:
             entry_id = self._todo.first()
@@ -277,10 +276,7 @@ class LedgerFilling(LedgerMachine):
             # None, if those that lacked it have refused an earlier one since it was asked for.
             takers = self._todo.take(batch)
             if takers:
-                assert (batch.first_entry_id, batch.last_entry_id) not in self._storing, (
-                    "a batch is taken once in a round"
-                )
-                self._storing[batch.first_entry_id, batch.last_entry_id] = len(batch.data), set(takers)
+                self._storing.put(batch, takers)
                 self.effects += [SendCopy(bookie_id, batch, self.metadata.term) for bookie_id in takers]
         self._read_next()
 
@@ -304,15 +300,10 @@ class LedgerFilling(LedgerMachine):
             self._finish("overtaken")
 
     def _is_storing(self, bookie_id: str, batch: Batch) -> bool:
-        _, awaited = self._storing.get((batch.first_entry_id, batch.last_entry_id), (0, ()))
-        return self._stage is _Stage.COPYING and bookie_id in awaited
+        return self._stage is _Stage.COPYING and self._storing.is_awaited(bookie_id, batch)
 
     def _answered_copy(self, bookie_id: str, batch: Batch) -> None:
-        key = batch.first_entry_id, batch.last_entry_id
-        _, awaited = self._storing[key]
-        awaited.discard(bookie_id)
-        if not awaited:
-            del self._storing[key]
+        self._storing.answered(bookie_id, batch)
         self._read_next()
 
     # -- the end --------------------------------------------------------------------------------------------------
