@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,8 @@ class NamedSecret:
 
 def read_secrets(path: str) -> dict[str, NamedSecret]:
     """What a file has, by names. Raises `ConfigError`, too, if others than its owner and its group may read it."""
+    import tomllib  # here: its patterns take 15 ms to compile, and few bookies have such a file
+
     try:
         found: Any = tomllib.loads(_read(path)).get("clients")
     except OSError as error:

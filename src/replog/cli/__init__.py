@@ -21,7 +21,7 @@ _PACKAGES = ("rich", "structlog", "typer")
 
 def main() -> NoReturn:
     """The console script."""
-    # Looked for, not imported: only `replog bookie` needs structlog, and the other commands start faster without it.
+    # Looked for, not imported: most commands start without structlog and rich.
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         installs = "pip install 'replog[cli]'"

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import attrs
 import trio
 import typer
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from replog.api import Client
 from replog.cli.apps import App
@@ -328,12 +327,14 @@ def _progress(doing: str, *, is_quiet: bool) -> Iterator[Callable[[str], Any]]:
     if is_quiet or sys.stderr is None or not sys.stderr.isatty():
         yield _not_shown
         return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True, refresh_per_second=4) as shown:
 
         @contextmanager
         def show(bookie_id: str) -> Iterator[None]:
-            task: TaskID = shown.add_task(f"{bookie_id}: {doing}", total=None)
+            task = shown.add_task(f"{bookie_id}: {doing}", total=None)
             try:
                 yield
             finally:

@@ -36,7 +36,7 @@ _COMMANDS = {
     "audit": (_BOOKIES, "replog.cli.repair", "audit"),
     "repair": (_BOOKIES, "replog.cli.repair", "repair"),
     "top": (_BOOKIES, "replog.cli.top.command", "top"),
-    "inspect": (_BOOKIES, "replog.cli.inspect", "app"),
+    "inspect": (_BOOKIES, "replog.cli.inspect.command", "app"),
     "plugins": (_INSTALLATION, "replog.cli.plugins", "plugins"),
     "version": (_INSTALLATION, "replog.cli.plugins", "version"),
 }

@@ -1,4 +1,7 @@
-"""The output of commands: results on standard output, as tables for people or JSON for programs; progress on standard error."""
+"""The output of commands: results on standard output, as tables for people or JSON for programs; progress on standard error.
+
+Functions that draw import rich, and nothing else does: bookies and commands that print for programs start without it.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
-from rich.text import Text
 
 from replog.errors import ConfigError, ReplogError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -37,6 +39,8 @@ class StreamError(ReplogError):
 
 def console(stderr: bool = False) -> Console:
     """A console that prints texts as they are: paths and inputs are not markup."""
+    from rich.console import Console
+
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
@@ -113,6 +117,9 @@ def print_json_line(kind: str, value: dict[str, object]) -> None:
 
 def new_table(*headings: str) -> Table:
     """A table with these columns. A heading that begins with ">" is for numbers, aligned to the right."""
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.ROUNDED, header_style="bold")
     for heading in headings:
         table.add_column(heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left")
@@ -121,6 +128,8 @@ def new_table(*headings: str) -> Table:
 
 def print_table(table: Table) -> None:
     """Print a table as wide as the terminal, or as wide as it needs if there is none."""
+    from rich.console import Console
+
     target = io.StringIO()
     # The table is made in memory first: rich writes to its file by itself, and errors there would not be ours.
     is_terminal = standard_output().isatty()
@@ -138,6 +147,8 @@ def print_table(table: Table) -> None:
 
 def add_row(table: Table, *values: object) -> None:
     """Add a row; None is shown as a dash."""
+    from rich.text import Text
+
     table.add_row(*(Text("-" if value is None else str(value)) for value in values))
 
 
@@ -202,6 +213,8 @@ def watched(what: str, total_bytes: int | None, *, is_quiet: bool) -> Iterator[C
     if is_quiet or not sys.stderr.isatty():
         yield _tell_nobody
         return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

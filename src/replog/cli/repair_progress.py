@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-
 from replog.cli.figures import as_count, as_duration
 from replog.cli.output import as_size, console
 from replog.client.repair_progress import RepairProgress, ReportProgress
@@ -21,6 +19,8 @@ def shown_progress(*, is_quiet: bool) -> Iterator[ReportProgress | None]:
     if is_quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"))
     with Progress(*columns, console=console(stderr=True), transient=True, refresh_per_second=4) as bar:
         task: list[TaskID] = []

@@ -67,6 +67,29 @@ def test_log_lines_are_json_with_the_same_first_fields(tmp_path: Path) -> None:
     )
 
 
+def test_fields_may_be_called_as_those_of_logging_are(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with logs(path) as made:
+        made.log.info("100 %s", name="a", message="b", args=(1,), exc_info=None)
+    (line,) = lines(path)
+    assert (line["event"], line["name"], line["message"], line["args"]) == ("100 %s", "a", "b", [1])
+
+
+def test_lines_for_people_show_exceptions_and_fields_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with logs(path, "text") as made:
+        try:
+            raise ValueError("why")
+        except ValueError:
+            logging.getLogger("elsewhere").exception("failed", extra={"client": "x:2"})
+        made.log.warning("after")
+    said = path.read_text()
+    assert "client=x:2" in said
+    assert "logger=elsewhere" in said or "[elsewhere]" in said
+    assert "ValueError: why" in said
+    assert "warning" in said.splitlines()[-1]
+
+
 def test_the_level(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with logs(path, level="warning") as made:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import attrs
 import trio
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from replog.cli.bench import disk
 from replog.cli.bench.load import Ledgers, Load, Settings
@@ -134,6 +133,8 @@ async def _shown(load: Load, *, is_quiet: bool) -> AsyncIterator[None]:
     if is_quiet or sys.stderr is None or not sys.stderr.isatty():
         yield
         return
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
     columns = SpinnerColumn(), TextColumn("{task.description}")
     with Progress(
         *columns, console=console(stderr=True), transient=True, refresh_per_second=_SHOWN_PER_SECOND

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import attrs
 import typer
 
 from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
-from replog.backends.files.inspecting import Place, find_place
 from replog.backends.inspection.read_only import format_name
-from replog.backends.inspection.reports import Problem
 from replog.cli.output import emit
 from replog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from replog.backends.files.inspecting import Place
+    from replog.backends.inspection.reports import Problem
 
 LMDB_FORMAT_NAME = "replog lmdb storage"
 
@@ -27,6 +29,9 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="A storage's direc
 
 def files_place(path: str, journal_dir: str | None) -> Place:
     """A place of the files storage. Raises `ConfigError` that says what can be inspected, if it is another storage's."""
+    # Imported here: commands that inspect nothing take their options from this file, too.
+    from replog.backends.files.inspecting import find_place
+
     name = format_name(path)
     if name == LMDB_FORMAT_NAME:
         raise ConfigError(

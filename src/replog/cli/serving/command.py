@@ -89,10 +89,8 @@ def serve(
 
 
 def _serve(settings: Settings) -> None:
-    from replog.cli.serving.logs import (
-        Logs,
-        Observer,
-    )  # imported here: the other commands start faster without a logging library
+    # Imported here: `bookie format` and `bookie info` serve nothing.
+    from replog.cli.serving.logs import Logs, Observer
     from replog.cli.serving.process import run_bookie
 
     with Logs(settings.logging) as logs:

@@ -15,11 +15,10 @@ from contextlib import suppress
 
 import attrs
 import trio
-from structlog.stdlib import BoundLogger
 
 from replog.api import served_bookie
 from replog.bookie.serving import ServedBookie
-from replog.cli.serving.logs import Logs, Observer
+from replog.cli.serving.logs import Log, Logs, Observer
 from replog.cli.serving.settings import Settings
 from replog.config import BackendURL
 from replog.metrics.health import Health, State, health_of
@@ -101,7 +100,7 @@ class _Process:
         return health if self._bookies else Health(State.STARTING)
 
 
-async def _watch_writable(bookie: ServedBookie, log: BoundLogger) -> None:
+async def _watch_writable(bookie: ServedBookie, log: Log) -> None:
     """Logs when the bookie takes entries again. The opposite is an event, which the observer logs."""
     server = bookie.server
     while True:
@@ -113,7 +112,7 @@ async def _watch_writable(bookie: ServedBookie, log: BoundLogger) -> None:
 class Leaving:
     """The signals so far. `beginning` is cancelled if one comes before the bookie serves."""
 
-    def __init__(self, log: BoundLogger) -> None:
+    def __init__(self, log: Log) -> None:
         self.beginning = trio.CancelScope()
         self.was_served = False
         self._log = log
