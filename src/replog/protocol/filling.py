@@ -271,6 +271,7 @@ class LedgerFilling(LedgerMachine):
 
     def _store(self, batches: Sequence[Batch]) -> None:
         """Stores these copies, and reads on."""
+        assert not self._awaited, "what was read is stored once every holder that was asked has answered"
         self._found = {}
         for batch in batches:
             # None, if those that lacked it have refused an earlier one since it was asked for.
