@@ -8,6 +8,7 @@ import trio
 
 from replog.abc import Metastore
 from replog.errors import KeyNotFoundError
+from replog.protocol.contents import Contents
 from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata
 from replog.protocol.quorum import Quorum
@@ -62,9 +63,10 @@ async def create_ledgers(metastore: Metastore, ledger_ids: range, log: str = "")
         await metastore.put(NEXT_LEDGER_ID_KEY, following, found.version)
 
 
-async def create_log(metastore: Metastore, name: str, ledger_ids: range) -> None:
-    """Creates a log of these ledgers, which exist."""
-    log = LogMetadata(name, created_at_ms=_CREATED_AT_MS).with_ledgers(ledger_ids, _CREATED_AT_MS)
+async def create_log(metastore: Metastore, name: str, ledger_ids: range, contents: Contents | None = None) -> None:
+    """Creates a log of these ledgers, which exist unless the log's record says that each of them has these contents."""
+    known = {} if contents is None else dict.fromkeys(ledger_ids, contents)
+    log = LogMetadata(name, created_at_ms=_CREATED_AT_MS).with_ledgers(ledger_ids, _CREATED_AT_MS).with_contents(known)
     pages, head = log.open_from(log.next_segment_number).split()
     await create_all(metastore, ((log_page_key_path(name, page.number), encode(page)) for page in pages))
     await metastore.create(log_key_path(name), encode(head))

@@ -1,12 +1,15 @@
 """What a commit, and the end of a log, cost in a large cluster: `python -m benchmarks.spark.clusters --ledgers 100000`.
 
 The cluster is made of records in a metastore: a log of closed, empty ledgers, and what a killed driver left. Jobs commit to that
-log, each with eight small ledgers, as the driver of a batch does: append, then sweep. No Spark is needed.
+log, each with eight small ledgers, as the driver of a batch does: append, then sweep. Then batch queries of a log of as many
+segments are planned, as the driver plans them: from the log's record and pages, once for short segments and once for long ones,
+each of which is a task. PySpark is needed, and no Java.
 """
 
 from __future__ import annotations
 
 import argparse
+import pickle
 import statistics
 import tempfile
 import time
@@ -19,14 +22,22 @@ import trio
 import replog
 from benchmarks.metastore.filling import create_all, create_ledgers, create_log
 from replog.abc import Metastore
+from replog.protocol.contents import Contents
 from replog.records.encoding import encode
 from replog.records.jobs import JobLedger
 from replog.records.paths import job_key_path
+from replog.spark.columns import schema_of_rows
 from replog.spark.extents import Survey
+from replog.spark.read_options import ReadOptions
+from replog.spark.rows import LogBatchReader, no_collections
 
 _COUNTED = ("create", "get", "put", "delete", "children", "values")
 _TASKS = 8
 _LOG = "orders"
+_PLANNED = {"short": 1 << 10, "long": 64 << 20}  # bytes of each segment of a log
+_PLANS = 3
+_ENTRIES = 1000
+_SENT_MS = 1_700_000_000_000
 
 
 class Calls:
@@ -91,6 +102,35 @@ async def measure(ledgers: int, killed: int, commits: int) -> None:
             print(f"latestOffset {spent_ms:.1f} ms, {calls.count - before} calls")
 
 
+async def _plan(client: replog.Client, name: str, calls: Calls) -> None:
+    """Prints what it costs to plan a batch query of a log, and to pickle its partitions for Spark."""
+    # The driver's client is used, and no other one: so the metastore of the options is not opened.
+    options = ReadOptions.parse({"metastore": "lmdb:///unused", "log": name, "values": "binary"})
+    reader = LogBatchReader(options, schema_of_rows(None))
+    for _ in range(_PLANS):
+        before, began_s, began_cpu_s = calls.count, time.perf_counter(), time.process_time()
+        with no_collections():
+            partitions = await reader._plan(client)
+        planned_s, planned_cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+        print(f"plan of {name}: {planned_s:.2f} s, CPU {planned_cpu_s:.2f} s, {calls.count - before} calls;")
+        began_cpu_s = time.process_time()
+        size_bytes = sum(len(pickle.dumps(each)) for each in partitions)
+        pickled_s = time.process_time() - began_cpu_s
+        print(f"{len(partitions)} tasks, pickled in {pickled_s:.2f} s of CPU, {size_bytes:,} bytes")
+
+
+async def measure_plans(segments: int) -> None:
+    """Prints one line for each plan."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with replog.embed(Path(directory) / "wal", bookies=3, storage="memory") as client:
+            metastore = client._ledgers.records.metastore
+            calls = Calls(metastore)
+            for name, size_bytes in _PLANNED.items():
+                contents = Contents(_ENTRIES, size_bytes, _SENT_MS, _SENT_MS + 1)
+                await create_log(metastore, name, range(1_000, 1_000 + segments), contents)
+                await _plan(client, name, calls)
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -98,6 +138,7 @@ def main() -> None:
     parser.add_argument("--killed", type=int, default=6_000)
     parser.add_argument("--commits", type=int, default=20)
     given = parser.parse_args()
+    trio.run(measure_plans, given.ledgers)
     trio.run(measure, given.ledgers, given.killed, given.commits)
 
 

@@ -24,7 +24,11 @@ class Narrowing:
 
     def of_entries(self, first: int, last: int) -> tuple[int, int]:
         """The part of these entries of a segment that is wanted: its first and last one; none if the last is before the first."""
-        return _most(first, self.first_entry) or 0, _least(last, self.last_entry) or 0
+        if self.first_entry is not None and first < self.first_entry:
+            first = self.first_entry
+        if self.last_entry is not None and self.last_entry < last:
+            last = self.last_entry
+        return first, last
 
     def wants_segment(self, number: int) -> bool:
         """True if a row of this segment may be wanted."""
