@@ -14,6 +14,8 @@ import trio.testing
 import replog
 from replog.config import ClientOptions
 from replog.errors import LedgerNotFoundError, PositionError, TrimmedError
+from replog.log import rolling
+from replog.protocol.chunks import HEAD_FRAGMENTS
 from replog.protocol.model import Position, Segment
 from replog.records.encoding import encode
 from replog.records.paths import log_key_path
@@ -284,6 +286,43 @@ async def test_sizes(autojump_clock: trio.testing.MockClock) -> None:
         await client.delete_ledger(whole.ledger_id)
         with pytest.raises(LedgerNotFoundError):
             await survey.measured([whole])
+
+
+async def test_sizes_over_takeovers_of_an_unbounded_ledger(autojump_clock: trio.testing.MockClock) -> None:
+    """T2: each writer counts its own bytes only."""
+    lengths = (1000, 1, 300, 20)  # of three entries of each of the ledger's writers
+    async with two_clients() as (_, client, other):
+        for length in lengths:
+            async with client.write_log(LOG, ledgers="unbounded") as writer:
+                await writer.extend([bytes(length)] * 3)
+        (whole,) = await surveyed(other)
+        sizes = [length for length in lengths for _ in range(3)]
+        assert whole.count == len(sizes)
+        survey = Survey(other, LOG, b"")
+        for first in range(len(sizes)):
+            for last in range(first, len(sizes)):
+                measured = await survey.measure(attrs.evolve(whole, first=first, last=last))
+                assert measured.size_bytes == sum(sizes[first : last + 1]), (first, last)
+
+
+async def test_sizes_where_fragments_are_in_chunks(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M4: a ledger that many writers have taken over names the first of them in chunks only."""
+    monkeypatch.setattr(rolling, "FRAGMENTS_MAX", 1000)
+    writers = 3 * HEAD_FRAGMENTS + 2
+    async with two_clients() as (_, client, other):
+        for _ in range(writers):
+            async with client.write_log(LOG, ledgers="unbounded") as writer:
+                await writer.extend(numbers(2))
+        (whole,) = await surveyed(other)
+        async with other.open_ledger(whole.ledger_id) as reader:
+            assert reader.metadata.chunks
+        assert whole.count == 2 * writers
+        survey = Survey(other, LOG, b"")
+        for first, last in ((0, whole.last), (3, whole.last - 2), (7, 7)):
+            measured = await survey.measure(attrs.evolve(whole, first=first, last=last))
+            assert measured.size_bytes == 6 * (last - first + 1)
 
 
 def extent(count: int, segment: int = 1) -> Extent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,8 +24,9 @@ from replog.errors import (
     UnauthorizedError,
 )
 from replog.protocol.quorum import Quorum
-from replog.spark.extents import Extent, Measured, Survey
+from replog.spark.extents import Extent, Survey
 from replog.spark.rows import FilteringReader, LogPartition
+from replog.spark.sizes import Measured
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
 from tests.spark.readers import batch_reader, no_client_left, numbers, rows, values, wait_for, write
@@ -242,6 +244,16 @@ def test_a_trim_amid_planning_does_not_matter(metastore: str, written: str, monk
     heads += [old]
     with pytest.raises(TrimmedError, match="2:0 was trimmed away"):
         batch_reader(metastore, written, **{"from": "2:0"}).partitions()
+
+
+def test_a_plan_leaves_the_garbage_collector_on(metastore: str, written: str) -> None:
+    assert gc.isenabled()
+    reader = batch_reader(metastore, written)
+    assert reader.partitions()
+    assert gc.isenabled()
+    with pytest.raises(LogNotFoundError):
+        batch_reader(metastore, "missing").partitions()
+    assert gc.isenabled()
 
 
 def test_a_log_without_segments(metastore: str, spark_log: str) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
 import attrs
@@ -30,6 +30,7 @@ from replog.errors import (
 )
 from replog.protocol.contents import Contents
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Position, Segment
+from replog.spark.sizes import Measured, Ruler
 
 _log = logging.getLogger("replog.spark")
 Item = TypeVar("Item")
@@ -76,14 +77,6 @@ class Extent:
         if self.segment < stop.segment or self.last < stop.entry:
             return self
         return attrs.evolve(self, last=stop.entry - 1, is_closed=False)
-
-
-@attrs.frozen
-class Measured:
-    """How many bytes its values have (striped ledgers: about), and when its last entry was sent, by its writer's clock."""
-
-    size_bytes: int
-    last_sent_ns: int
 
 
 # A segment; the last entry of its ledger, or None if that may be open; and when that was begun, or 0. Plans have many of these.
@@ -263,9 +256,9 @@ class Survey:
     # -- sizes ------------------------------------------------------------------------------------------------------
 
     async def measured(self, extents: Sequence[Extent]) -> list[tuple[Extent, Measured]]:
-        """Each extent with its size. None may be empty. Costs nothing for a whole ledger whose size was found; else one read,
-        two if the extent begins inside its ledger. Raises as reading does."""
-        said = [self._said_of(extent) for extent in extents]
+        """Each extent with its size. None may be empty. Costs nothing for a whole ledger whose size was found, else a few reads
+        (`replog.spark.sizes`). Raises as reading does."""
+        said = list(map(self._said_of, extents))
         asked = [extent for extent, measured in zip(extents, said, strict=True) if measured is None]
         read = iter(await each_at_once(asked, self.measure))
         return [
@@ -284,22 +277,21 @@ class Survey:
         """The size of an extent that is not empty. Costs as `measured` does."""
         if said := self._said_of(extent):
             return said
-        size_bytes, sent_ns = await self.ledger_bytes(extent, extent.last)
-        # The size of what is before the extent, if it begins inside its ledger: batches have cumulative lengths.
-        if extent.first:
-            size_bytes -= (await self.ledger_bytes(extent, extent.first - 1))[0]
-        return Measured(max(0, size_bytes), sent_ns)
+        async with self.ruler(extent) as ruler:
+            return await ruler.through(extent.last)
 
-    async def ledger_bytes(self, extent: Extent, entry_id: int) -> tuple[int, int]:
-        """The bytes of the ledger's values up to this entry, and when it was sent, in ns since the epoch."""
+    @asynccontextmanager
+    async def ruler(self, extent: Extent) -> AsyncIterator[Ruler]:
+        """Measures parts of an extent, from its first entry on. A context, which raises as reading does."""
         try:
             async with self._client.open_ledger(extent.ledger_id, password=self._password) as reader:
-                async for batch in reader.batches_between(entry_id, entry_id):
-                    return batch.ledger_bytes, batch.timestamp_ns
+                record = reader.metadata
+                if record.chunks:
+                    record = await self._client.ledger_metadata(extent.ledger_id)
+                yield Ruler(reader, record, extent.first)
         except (LedgerNotFoundError, EntryNotFoundError):
             await self.explain_missing(extent.segment, extent.first)
             raise
-        raise AssertionError("a range that has an entry is not empty")
 
 
 async def each_at_once(items: Sequence[Item], function: Callable[[Item], Awaitable[Value]]) -> list[Value]:

@@ -64,7 +64,8 @@ class Backlog:
             return Lag(), end
         size_bytes = self._size_bytes + sum(size_bytes for _, size_bytes in [*before, *loose])
         first = next(extent for extent, _ in itertools.chain(before, self._closed.values(), loose) if extent.count)
-        sent_ns = (await survey.ledger_bytes(first, first.first))[1]
+        async with survey.ruler(first) as ruler:
+            sent_ns = await ruler.sent_ns(first.first)
         return Lag(entries, size_bytes, max(0, now_ns - sent_ns) / _NS_PER_S), end
 
     def _keep(self, extent: Extent, size_bytes: int) -> None:

@@ -116,14 +116,13 @@ async def ends_within_bytes(logs: Sequence[Unread], limit_bytes: int) -> list[Po
 
 async def _fitting(survey: Survey, extent: Extent, wanted_bytes: int) -> int:
     """The first entry that exceeds the bytes. Found by halving: about twenty small reads for a million entries."""
-    before_bytes = (await survey.ledger_bytes(extent, extent.first - 1))[0] if extent.first else 0
     # All before `low` fit, what reaches through `high` does not.
     low, high = extent.first, extent.last
-    while low < high:
-        middle = (low + high) // 2
-        through_bytes, _ = await survey.ledger_bytes(extent, middle)
-        if through_bytes - before_bytes <= wanted_bytes:
-            low = middle + 1
-        else:
-            high = middle
+    async with survey.ruler(extent) as ruler:
+        while low < high:
+            middle = (low + high) // 2
+            if (await ruler.through(middle)).size_bytes <= wanted_bytes:
+                low = middle + 1
+            else:
+                high = middle
     return low

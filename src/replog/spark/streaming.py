@@ -34,13 +34,14 @@ from replog import Client
 from replog.errors import ConfigError, LogNotFoundError, TrimmedError
 from replog.protocol.model import LogMetadata, Position
 from replog.spark.clients import worker_client
-from replog.spark.extents import CLOSING_S, Extent, Measured, Survey, each_at_once
+from replog.spark.extents import CLOSING_S, Extent, Survey, each_at_once
 from replog.spark.lag import Backlog, Lag
 from replog.spark.limits import Unread, ends_within_bytes, shares
 from replog.spark.offsets import Offset, Place, as_offset, places_in
 from replog.spark.read_options import ReadOptions
 from replog.spark.rows import RowReader, partitions_of
 from replog.spark.selection import check_values
+from replog.spark.sizes import Measured
 
 Value = TypeVar("Value")
 _TRIMMED_MEANWHILE_MAX = 3
