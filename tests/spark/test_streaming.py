@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -366,6 +367,23 @@ class Sink:
 
         return restarted(run)
 
+    @contextmanager
+    def following(self) -> Iterator[Callable[[], None]]:
+        """A query that runs until the context is left; yields what waits until it has read all that the log has."""
+        query: StreamingQuery | None = None
+
+        def catch_up() -> None:
+            nonlocal query
+            if query is None or not query.isActive:
+                query = self.begin(processingTime="100 milliseconds")
+            query.processAllAvailable()
+
+        try:
+            yield lambda: restarted(catch_up)
+        finally:
+            if query is not None:
+                query.stop()
+
     def rows(self) -> list[bytes]:
         """What the committed micro-batches have, sorted."""
         found = self._spark.read.schema("position string, text string").json(str(self._directory / "rows")).collect()
@@ -410,15 +428,15 @@ def failing(run: Callable[[], object]) -> str:
 def test_a_query_follows_a_leader(spark: SparkSession, metastore: str, spark_log: str, tmp_path: Path) -> None:
     ask(metastore, lambda client: write(client, spark_log, 1, 10))
     sink = Sink(spark, metastore, spark_log, tmp_path)
-    with blocking.connect(metastore) as client, client.write_log(spark_log) as writer:
-        query = sink.begin(processingTime="100 milliseconds")
-        try:
-            for first in (10, 20):
-                writer.extend(numbers(first, 10))
-                writer.roll()
-                query.processAllAvailable()
-        finally:
-            query.stop()
+    with (
+        blocking.connect(metastore) as client,
+        client.write_log(spark_log) as writer,
+        sink.following() as catch_up,
+    ):
+        for first in (10, 20):
+            writer.extend(numbers(first, 10))
+            writer.roll()
+            catch_up()
     assert sink.rows() == numbers(0, 30)
     ask(metastore, lambda client: write(client, spark_log, 1, 0))
     sink.run()
