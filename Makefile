@@ -3,7 +3,7 @@
 #   CASE=name    what make profile profiles
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
-#   TLC_WORKERS=n  how many threads make spec checks with
+#   TLC_WORKERS=n  how many model checkers make spec runs at a time
 #   WORKERS=n    how many tests run at a time (two more than there are processors, since some wait; 0: in this process, as for a debugger)
 #   PYTHONS=...  what test-versions runs on (python3.11 to python3.14 and those of pyenv otherwise)
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)

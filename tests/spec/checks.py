@@ -17,6 +17,7 @@ class Line:
 
     text: str
     is_right: bool
+    processor_s: float
 
 
 def check_model(model: AnyModel, workers: int, timeout_s: float) -> Line:
@@ -30,7 +31,10 @@ def check_model(model: AnyModel, workers: int, timeout_s: float) -> Line:
 def check_removal(removal: Removal, workers: int, timeout_s: float) -> Line:
     """Without the rule something breaks, unless the rule is redundant."""
     model = model_named(removal.model)
-    outcome = tlc.check(model.module, model.config(removal.rule), timeout_s=timeout_s, workers=workers)
+    is_short = not removal.redundant  # what breaks is found soon
+    outcome = tlc.check(
+        model.module, model.config(removal.rule), timeout_s=timeout_s, workers=workers, is_short=is_short
+    )
     is_right = outcome.is_exhaustive and not outcome.violated if removal.redundant else bool(outcome.violated)
     said = outcome.violated or ("redundant" if removal.redundant else "nothing found")
     return _line(f"without {removal.rule}", said, outcome, is_right, f"{removal.meaning} [{removal.model}]")
@@ -39,7 +43,7 @@ def check_removal(removal: Removal, workers: int, timeout_s: float) -> Line:
 def check_goal(name: str, place: str, meaning: str, workers: int, timeout_s: float) -> Line:
     """The situation comes about: its negation is violated."""
     model = model_named(place)
-    outcome = tlc.check(model.module, model.config(goal=name), timeout_s=timeout_s, workers=workers)
+    outcome = tlc.check(model.module, model.config(goal=name), timeout_s=timeout_s, workers=workers, is_short=True)
     is_right = outcome.violated == name
     return _line("reached", name if is_right else f"{name}: never", outcome, is_right, f"{meaning} [{place}]")
 
@@ -49,4 +53,5 @@ def _line(what: str, said: str, outcome: tlc.Outcome, is_right: bool, meaning: s
     figures = (
         f"{outcome.states:>9} states {depth} {outcome.elapsed_s:6.1f} s ({outcome.processor_s:5.1f} s of processor)"
     )
-    return Line(f"{what:<24} {said:<26} {figures}  {meaning}{'' if is_right else '  <-- not as expected'}", is_right)
+    text = f"{what:<24} {said:<26} {figures}  {meaning}{'' if is_right else '  <-- not as expected'}"
+    return Line(text, is_right, outcome.processor_s)

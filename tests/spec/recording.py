@@ -249,11 +249,13 @@ def _delivered(recorder: Recorder, machine: LedgerReading, effects: Sequence[Eff
 def _made(recorder: Recorder) -> Callable[..., None]:
     original = LedgerWriting.__init__
 
-    def made(self: LedgerWriting, metadata: Any, version: int, digest: Any, nonce: str, *, missing: int = 0) -> None:
+    def made(
+        self: LedgerWriting, metadata: LedgerMetadata, version: int, digest: Any, nonce: str, **options: Any
+    ) -> None:
         recorder.made(nonce, metadata)
         if metadata.open_term == 1:
             recorder.began(metadata)
-        original(self, metadata, version, digest, nonce, missing=missing)
+        original(self, metadata, version, digest, nonce, **options)
 
     return made
 

@@ -9,9 +9,10 @@ import attrs
 import pytest
 import trio
 
+import replog
 from tests.simulator.mutants import MUTANTS, mutant_named
 from tests.spec import process_traces, tlc
-from tests.spec.recording import Trace
+from tests.spec.recording import Recorder, Trace, recording_machines
 from tests.spec.traces import MUTANTS_REJECTED_MIN, Named, check, check_mutants, record, record_mutant
 
 
@@ -69,6 +70,25 @@ def test_record_of_an_uncommitted_transaction_is_left_out(tmp_path: Path) -> Non
         ("wrote", "r1", "IN_RECOVERY", ((0, ("b1", "b2"), 1),), -1),
         ("stored", "b2", "r1", 1, (0,)),
     ]
+
+
+async def test_recorded_client_creates_rolls_and_takes_over_ledgers(tmp_path: Path) -> None:
+    """Real processes are recorded in the long lane only: this sees that the wrappers take what clients pass to machines."""
+    recorder = Recorder()
+    with recording_machines(recorder):
+        async with replog.embed(tmp_path, bookies=3, storage="memory") as client:
+            async with client.create_ledger(unbounded=True) as writer:
+                await writer.append(b"1")
+                await writer.roll()
+                await writer.append(b"2")
+            async with client.take_over_ledger(writer.ledger_id) as successor:
+                await successor.append(b"3")
+                await successor.finish()
+            async with client.create_ledger() as writer:
+                await writer.append(b"1")
+            await client.recover_ledger(writer.ledger_id)
+    kinds = {event[0] for trace in recorder.traces.values() for event in trace.events}
+    assert {"send", "confirmed", "fences", "heard fence", "finds end"} <= kinds
 
 
 @pytest.mark.long(is_sampled=False)

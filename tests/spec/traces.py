@@ -105,6 +105,7 @@ def check(traces: Sequence[Named]) -> list[tuple[Named, int, str]]:
             timeout_s=_TIMEOUT_S,
             modules={"TraceData": _module(group)},
             options=("-deadlock",),
+            is_short=True,
         )
         ends = {int(number): (int(place), kind) for number, place, kind in _REJECTED.findall(outcome.output)}
         # A state for each event and one more: TLC came to each trace's end, and did not only find nothing to print.
