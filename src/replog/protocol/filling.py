@@ -171,6 +171,7 @@ class LedgerFilling(LedgerMachine):
 
     def _plan(self) -> None:
         """Copies what one holds and another should have. A round in which nothing was copied is the last one."""
+        assert self._stage is _Stage.ASKING, "a round is planned from what bookies say"
         self._todo = ToCopy()
         for index, bookie_id in enumerate(self._ensemble):
             if self._copies.is_heard(bookie_id) and bookie_id not in self.result.refusals:
