@@ -311,11 +311,20 @@ def run_program(arguments: list[str]) -> None:
 
 def import_all() -> None:
     import asyncio  # noqa: F401
+    import tomllib  # noqa: F401
+
+    # What commands import when they need it.
+    import rich.progress
+    import rich.table  # noqa: F401
+    import structlog.dev  # noqa: F401
+    from pydantic import TypeAdapter  # noqa: F401
 
     import replog.aio
     import replog.blocking
     import replog.cli
+    from replog.registry import Registry
 
+    Registry()  # imports all plugins
     for each in pkgutil.walk_packages(replog.cli.__path__, "replog.cli."):
         if not each.name.endswith("__main__"):
             import_module(each.name)

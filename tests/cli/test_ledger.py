@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import trio
 
 import replog
+from tests import forks
 from tests.cli.logs import SIX, make_log
 from tests.cli.test_inspect import lines_of, run
 
@@ -34,7 +34,7 @@ trio.run(main)
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two ledgers of a log, one whose writer crashed, and one with a password: 1 to 4. To copy."""
     wal = make_log(tmp_path_factory.mktemp("crashed") / "wal", SIX[:3], SIX[3:])
-    subprocess.run([sys.executable, "-c", CRASH, str(wal)], check=True, timeout=60)
+    forks.run([sys.executable, "-c", CRASH, str(wal)]).check_returncode()
 
     async def write() -> None:
         async with (

@@ -13,6 +13,7 @@ import pytest
 
 import replog.blocking
 from tests.cli.test_inspect import run
+from tests.forks import Forked
 from tests.metrics.kit import parsed
 
 
@@ -47,7 +48,7 @@ def test_metrics_are_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_metrics_are_served_until_a_signal(tmp_path: Path) -> None:
     wal = filled(tmp_path / "wal")
     command = [sys.executable, "-m", "replog.cli", "log", "metrics", "--listen", "127.0.0.1:0", "--dir", wal]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with Forked(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             line = process.stderr.readline()

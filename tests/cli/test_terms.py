@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import trio
 
 import replog
 from replog.records.paths import ledger_key_path
+from tests import forks
 from tests.cli.cluster.test_cluster import cluster
 from tests.cli.test_inspect import COMMAND, lines_of, run
 
@@ -113,15 +113,9 @@ async def test_operator_raises_the_term_after_an_old_back_up(tmp_path: Path) -> 
     """T1: bookies that know a later term than the record refuse, until the operator has raised it. All by the command."""
 
     def command(*arguments: str, status: int = 0) -> str:
-        done = subprocess.run(
-            [*COMMAND, "ledger", *arguments, "--metastore", metastore],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = forks.run([*COMMAND, "ledger", *arguments, "--metastore", metastore], timeout=120)
         assert done.returncode == status, done.stderr
-        return done.stdout if status == 0 else done.stderr
+        return str(done.stdout if status == 0 else done.stderr)
 
     with cluster("--dir", tmp_path) as running:
         metastore = running.wait_for(kind="cluster", state="serving")["metastore"]

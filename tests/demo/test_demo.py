@@ -17,7 +17,7 @@ import pytest
 from replog import cli
 from replog.demo import running
 from replog.protocol.model import Position
-from tests.forks import run
+from tests.forks import Forked, run
 
 REPLOG = [sys.executable, "-m", "replog.cli"]
 TIMEOUT_S = 120
@@ -109,7 +109,7 @@ def test_no_process_is_left_when_it_is_interrupted_or_killed(
     tmp_path: Path, number: signal.Signals, moment: str, processes: int
 ) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
+    with Forked(
         [*REPLOG, "demo", "--seconds", "60", "--bookies", "4"],
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ import replog
 from examples import bank
 from examples.failover_simulated import disturb
 from replog.testing import SimulatedCluster, simulate
+from tests import forks
 
 EXAMPLE = Path(str(bank.__file__))
 NAMES = ("ann", "ben", "eve")
@@ -204,10 +205,10 @@ async def test_program_takes_orders_from_standard_input(tmp_path: Path) -> None:
     async with replog.embed(tmp_path / "wal", bookies=3, metastore=metastore, bookie_options=served):
 
         async def told(orders: bytes) -> list[str]:
-            with trio.fail_after(120):
-                command = [sys.executable, str(EXAMPLE), metastore]
-                done = await trio.run_process(command, stdin=orders, capture_stdout=True)
-            return done.stdout.decode().splitlines()
+            command = [sys.executable, str(EXAMPLE), metastore]
+            done = await trio.to_thread.run_sync(partial(forks.run, command, given=orders.decode(), timeout=120))
+            done.check_returncode()
+            return str(done.stdout).splitlines()
 
         answers = await told(b"deposit rent 100\ntransfer rent food 30\ntransfer rent food 71\n")
         assert answers == ["ok, rent has 100", "ok, rent has 70", "refused: ValueError: rent has 70"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import trio
 from replog.errors import KeyNotFoundError, MetastoreError, MetastoreUncertainError
 from replog.metastores.lmdb import LMDBMetastore
 from replog.metastores.lmdb_environment import Environment
+from tests import forks
 from tests.metastores.test_lmdb import Tampered, opened
 
 
@@ -201,5 +201,5 @@ trio.run(main)
 @pytest.mark.parametrize("limit_bytes", [100_000, 700_001])
 def test_a_disk_that_is_really_full_and_gets_room_again(tmp_path: Path, limit_bytes: int) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(limit_bytes)]
-    done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    done = forks.run(command)
     assert done.returncode == 0, done.stderr

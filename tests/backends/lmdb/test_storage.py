@@ -31,6 +31,7 @@ from replog.errors import (
 from replog.protocol.mutations import DELETED_TERM
 from replog.registry import Registry
 from replog.testing.storage_exam import make_batch
+from tests import forks
 from tests.forks import Forked
 
 SMALL = LMDBStorageOptions(map_bytes=1 << 20)
@@ -239,7 +240,7 @@ storage.close()
 
 
 def test_half_written_commit_keeps_nothing(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], check=True, timeout=60)
+    forks.run([sys.executable, "-c", FULL_DISK, str(tmp_path)]).check_returncode()
     with opened(tmp_path) as storage:
         for first in (0, 4):
             assert storage.read(1, first, 1, 0) == [make_batch(1, first, 4, size_bytes=50_000)]

@@ -28,6 +28,7 @@ from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import AddRequest, Response, Status
 from replog.registry import Registry
 from replog.transports.tcp import TcpOptions, TcpTransport
+from tests import forks
 from tests.cli.serving.processes import bookie_process, failed
 from tests.transports.tcp.credentials import Authority
 
@@ -109,7 +110,7 @@ async def test_socket_of_a_killed_bookie_is_replaced_by_the_next(tmp_path: Path)
                     assert path.exists()
                 else:
                     command = [sys.executable, "-m", "replog.cli", "bookies", "--metastore", metastore, "--json"]
-                    listed = await trio.run_process(command, capture_stdout=True)
+                    listed = await trio.to_thread.run_sync(forks.run, command)
                     assert json.loads(listed.stdout)["endpoints"][-1] == f"unix:{path}"
                     assert bookie.stop() == 0
         assert not path.exists()
