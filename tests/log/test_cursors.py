@@ -310,10 +310,7 @@ async def test_cursor_at_the_end_of_what_was_trimmed_goes_on(
             await cursor.commit()
             before = cursor.position
             await client.trim_log("log", before="2:0", ignore_cursors=ignore_cursors)
-            assert [(each.begins_at, each.term) for each in await client.cursors("log")] == [
-                (Position(2, 0), 1),
-                (Position(2, 0), 1),
-            ]
+            assert (await cursor.lag()).entries == 6
             # The one that has it goes on.
             assert (await cursor.receive()).data == b"2.0"
             await cursor.commit("2:2")
@@ -332,7 +329,7 @@ async def test_cursor_at_the_end_of_what_was_trimmed_goes_on(
 
 
 async def test_cursor_at_the_end_of_empty_segments_goes_on(autojump_clock: trio.testing.MockClock) -> None:
-    """One that was never acquired, and one that a trim has moved to the end of another one."""
+    """One that was never acquired, and one that is behind several segments that were trimmed since."""
     async with cluster() as world, world.client(QUICK) as client:
         async with client.write_log("log") as log:
             await log.append(b"x")
@@ -353,7 +350,7 @@ async def test_cursor_at_the_end_of_empty_segments_goes_on(autojump_clock: trio.
                 assert [record.data async for record in cursor] == [b"y"]
 
 
-async def test_worker_does_not_take_back_a_cursor_that_a_trim_moved(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cursor_commits_again_when_a_trim_came_between(autojump_clock: trio.testing.MockClock) -> None:
     """The answer to its commit was lost, and it writes again."""
     async with cluster() as world, world.client(QUICK) as client:
         await fill(client)
@@ -370,7 +367,7 @@ async def test_worker_does_not_take_back_a_cursor_that_a_trim_moved(autojump_clo
 
             world.metastore.inner.put = trim_then_fail  # type: ignore[method-assign]
             await cursor.commit("1:2")
-            assert cursor.begins_at == Position(2, 0)
+            assert cursor.begins_at == Position(1, 3)
         async with client.cursor("log", "billing") as cursor:
             assert (await cursor.receive()).data == b"2.0"
 

@@ -3,7 +3,13 @@
 from tests.mutation.table import SourceMutant
 
 _FIRST = {
-    "log/catalog.py": ("tests/log/test_ids.py", "tests/log/test_catalog.py", "tests/log/test_trimming.py"),
+    "log/catalog.py": (
+        "tests/log/test_ids.py",
+        "tests/log/test_catalog.py",
+        "tests/log/test_trimming.py",
+        "tests/log/test_resuming_after_trims.py",
+    ),
+    "protocol/model.py": ("tests/log/test_resuming_after_trims.py",),
     "log/producers.py": ("tests/log/test_ids.py",),
     "protocol/producers.py": ("tests/protocol/test_producers.py", "tests/log/test_ids.py"),
     "log/compacting.py": ("tests/log/test_compacting.py",),
@@ -62,6 +68,22 @@ MUTANTS = (
         "head.trimmed_before(end if unread is None else min(end, unread))",
         "head.trimmed_before(end)",
         "the segment of a leader that died is trimmed before anybody has read its ids",
+    ),
+    _mutant(
+        "trim-records-too-little",
+        "L6",
+        "log/catalog.py",
+        "            return Position(each, entries)\n",
+        "            return Position(each, entries - 1)\n",
+        "who has not read the last entry that was trimmed goes on without it",
+    ),
+    _mutant(
+        "resume-behind-a-gap",
+        "L6",
+        "protocol/model.py",
+        "has_all = begins_at == self.trimmed_to or",
+        "has_all = begins_at <= self.trimmed_to or",
+        "who has read a part of what was trimmed goes on without the rest",
     ),
     _mutant(
         "retired-though-it-writes",
@@ -303,15 +325,15 @@ MUTANTS = (
         "reader-ends-with-open-segment",
         "L6",
         "log/log_reader.py",
-        "        if scan.is_at_end:\n            self._scan = None\n            return True\n",
-        "        if scan.is_at_end or not self._follow:\n            self._scan = None\n            return True\n",
+        "        if scan.is_at_end:\n",
+        "        if scan.is_at_end or not self._follow:\n",
         "a reader leaves a segment that is not closed",
     ),
     _mutant(
         "batch-does-not-move-reader",
         "L6",
         "log/log_reader.py",
-        "self._position, self._record = Position(segment.number, batch.last_entry_id), None",
+        "self._position, self._record = Position(number, batch.last_entry_id), None",
         "self._record = None",
         "who reads batches resumes from the beginning",
     ),

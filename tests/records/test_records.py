@@ -135,7 +135,6 @@ PRODUCERS = ProducersRecord(
 )
 RETIRED = attrs.evolve(PRODUCERS, retired=(RetiredProducer("till-1", 3),))
 CURSOR = CursorRecord(LOG.name, "billing", Position(5, 17), 3, "process 1 on here", 1_763_600_000_005, "nonce")
-MOVED_CURSOR = attrs.evolve(CURSOR, begins_at=Position(6, 0), moved_from=Position(5, 18))
 
 
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
@@ -169,11 +168,6 @@ GOLDEN: dict[str, tuple[Any, AnyRecord, str]] = {
         CURSOR,
         log_cursor_key_path(LOG.name, "c0ffee"),
     ),
-    "log-moved-cursor-v1": (
-        lambda key, value: decode_cursor(key, value, CURSOR.log_name, CURSOR.name),
-        MOVED_CURSOR,
-        log_cursor_key_path(LOG.name, "c0ffee"),
-    ),
     "log-producers-v1": (
         lambda key, value: decode_producers(key, value, PRODUCERS.log_name),
         PRODUCERS,
@@ -205,7 +199,7 @@ def test_every_field_of_a_record_is_written() -> None:
     full = attrs.evolve(UNBOUNDED_LOG, requests=ASKED_LOG.requests)
     unbounded = attrs.evolve(CHUNKED, durability=Durability.WRITE_QUORUM, full_before=73)
     chunks, logs = (CHUNK, CHUNK_OF_CHUNKS), (full, LOG, DELETED_LOG)
-    alone = (PAGE,), (PENDING,), (JOB_LEDGER,), (JOB_PART,), (MOVED_CURSOR, CURSOR), (RETIRED, PRODUCERS)
+    alone = (PAGE,), (PENDING,), (JOB_LEDGER,), (JOB_PART,), (CURSOR,), (RETIRED, PRODUCERS)
     for records in ((unbounded, LEDGER), chunks, logs, *alone):
         written = json.loads(encode(records[0]))
         # What a value no longer names concerns only who changes the record (M4).
@@ -372,6 +366,8 @@ def test_invalid_ledger_record_is_refused_with_key_and_fault(fields: dict[str, A
         ({"transactions": [["a", True]]}, r"\['a', True\] is not a transaction"),
         ({"transactions": [["a"]]}, "is not a transaction"),
         ({"page_segments": 1}, "page_segments is 1, and must be at least 2"),
+        ({"trimmed_to": "3:1"}, "trimmed_to is 3:1, not one of 1:0 to 3:0"),
+        ({"trimmed_to": "0:7"}, "trimmed_to is 0:7"),
         ({"deleted_at_ms": 1}, "deleted_at_ms is 1, of a log with 3 segments"),
         ({"segments": "abc"}, "segments"),
         ({"segments": [[4, 1], [5, 2, 0]]}, r"\[4, 1\] is not a segment"),
@@ -385,7 +381,9 @@ def test_invalid_log_record_is_refused(fields: dict[str, Any], fault: str) -> No
         decode_log(log_key_path(LOG.name), changed(encode(LOG), **fields))
 
 
-@pytest.mark.parametrize("name", ["segments", "first_segment_number", "next_segment_number", "page_segments"])
+@pytest.mark.parametrize(
+    "name", ["segments", "first_segment_number", "next_segment_number", "page_segments", "trimmed_to"]
+)
 def test_missing_field_of_a_log_is_never_guessed(name: str) -> None:
     fields = {key: value for key, value in json.loads(encode(LOG)).items() if key != name}
     with pytest.raises(MetastoreCorruptError, match=f"{name}.*missing"):

@@ -62,7 +62,7 @@ LOG_MUTANTS = (
         "dropped-not-written-down",
         "L7",
         "a trim's change of the record does not say which ledgers are to be deleted after it",
-        (Patch(LogMetadata, "trimmed_before", ", dropped=dropped,", ","),),
+        (Patch(LogMetadata, "trimmed_before", "dropped=dropped,", ""),),
         200,
         scenario="log",
     ),
@@ -158,8 +158,9 @@ LOG_MUTANTS = (
             Patch(
                 LogMetadata,
                 "deleted",
-                "first_segment_number=self.next_segment_number,",
-                "first_segment_number=1,\n        next_segment_number=1,",
+                "first_segment_number=self.next_segment_number,\n"
+                "        trimmed_to=Position(self.next_segment_number, 0),",
+                "first_segment_number=1,\n        next_segment_number=1,\n        trimmed_to=Position(1, 0),",
             ),
         ),
         40,

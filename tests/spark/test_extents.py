@@ -156,13 +156,14 @@ async def test_a_trimmed_start_raises(autojump_clock: trio.testing.MockClock) ->
                 await writer.extend(numbers(2))
                 await writer.roll()
             await client.trim_log(LOG, before="3:0")
-            for start in (Position(1, 1), Position(2, 0), Position(2, 2)):
+            for start in (Position(1, 1), Position(2, 0), Position(2, 1), Position(2, 3)):
                 with pytest.raises(TrimmedError, match="was trimmed away before it was read") as caught:
                     await surveyed(other, start)
                 assert caught.value.first_available == (3, 0)
                 with pytest.raises(TrimmedError):
                     await Survey(other, LOG, b"").between(start, Position(3, 1))
-            assert shown(await surveyed(other, Position(3, 0))) == ["3:0-1", "4:0--1 open"]
+            for read_on in (Position(3, 0), Position(2, 2)):  # the second is the end of what was trimmed
+                assert shown(await surveyed(other, read_on)) == ["3:0-1", "4:0--1 open"]
 
 
 async def test_a_start_that_never_existed_raises(autojump_clock: trio.testing.MockClock) -> None:

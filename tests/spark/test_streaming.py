@@ -193,6 +193,21 @@ def test_a_trim_of_unread_entries_raises_of_read_ones_not(metastore: str, spark_
         stream_reader(metastore, spark_log, **{"from": "1:5"}).initialOffset()
 
 
+@pytest.mark.parametrize("on_trimmed", ["fail", "skip"])
+def test_stream_goes_on_when_it_has_read_all_that_was_trimmed(metastore: str, spark_log: str, on_trimmed: str) -> None:
+    """Its checkpoint is behind the last entry of a ledger that was open then."""
+    ask(metastore, lambda client: write(client, spark_log, 1, 10))
+    reader = stream_reader(metastore, spark_log, onTrimmed=on_trimmed)
+    start = {**reader.initialOffset(), "position": "1:10"}
+    ask(metastore, lambda client: write(client, spark_log, 1, 5))
+    ask(metastore, lambda client: client.trim_log(spark_log, before="2:0"))
+    end = reader.latestOffset(start, ALL)
+    assert (position(end), "lost" in end) == ("3:0", False)
+    assert values(reader, reader.partitions(start, end)) == numbers(0, 5)
+    begun = stream_reader(metastore, spark_log, onTrimmed=on_trimmed, **{"from": "1:10"}).initialOffset()
+    assert (position(begun), "lost" in begun) == ("2:0", False)
+
+
 def test_a_log_that_was_created_again_is_another_one(metastore: str, spark_log: str) -> None:
     ask(metastore, lambda client: write(client, spark_log, 1, 10))
     reader = stream_reader(metastore, spark_log)

@@ -27,7 +27,7 @@ from replog.log.log_records import LogRecords
 from replog.log.producers import ProducerRecords
 from replog.protocol.digest import DigestType
 from replog.protocol.envelope import has_id
-from replog.protocol.model import LogMetadata
+from replog.protocol.model import LogMetadata, Position
 from replog.protocol.producers import ProducersRecord, ProducerWindow
 from replog.protocol.quorum import Quorum
 from replog.records.encoding import encode
@@ -128,6 +128,7 @@ class Restorer:
                 deletions=known.deletions + 1,
                 first_segment_number=number,
                 next_segment_number=number,
+                trimmed_to=Position(number, 0),
                 first_open_number=number,
                 deleted_before_number=number,
                 deleted_at_ms=self._ledgers.chance.time_ms(),

@@ -9,8 +9,7 @@ thousands of commits touch neither the log's record nor another cursor. Rules:
   worker of a new one with its name.
 - A trim reads the cursors *after* the log's record, and cuts that record by CAS. So what it has read can only have moved forward:
   who moves a cursor back changes the log's record afterwards, and finds out whether a trim was faster.
-- A trim moves each cursor at the end of a segment that it drops to where the log will begin, before it cuts the log's record.
-  Nobody could tell afterwards that such a cursor needs nothing of what was dropped. The move is a CAS in the cursor's own term.
+- A cursor behind the last entry that was trimmed goes on where the log begins: the log's record says where that is.
 - Each acquisition and each move raises the cursor's term by CAS, and a commit is a CAS in its own term. Leases are advice (M3).
 """
 
@@ -111,7 +110,7 @@ class CursorCatalog:
                 return None
             if len(head.cursors) >= CURSORS_MAX:
                 raise ConfigError(f"log {log_name!r} has {CURSORS_MAX} cursors: delete one before creating {name!r}")
-            begins_at = Position(head.first_segment_number, 0) if start is None else start
+            begins_at = head.begins_at if start is None else start
             _check_available(head, name, begins_at)
             await self._check_held(head, name, begins_at)
             await self.sweep(log_name)
@@ -139,9 +138,7 @@ class CursorCatalog:
     async def _raise_term(self, log_name: str, cursor: LogCursor, owner: str, to: Position | None) -> HeldCursor:
         while True:
             record, version = await self._read(log_name, cursor)
-            raised = attrs.evolve(record, term=record.term + 1, owner=owner)
-            if to is not None:
-                raised = attrs.evolve(raised, begins_at=to, moved_from=None)
+            raised = attrs.evolve(record, term=record.term + 1, owner=owner, begins_at=to or record.begins_at)
             written = await self._write(raised, cursor, version)
             if written is not None:
                 return written
@@ -178,9 +175,7 @@ class CursorCatalog:
         `MetastoreError`: then it is written or not, and committing again is harmless."""
         now_ms = self._ledgers.chance.time_ms()
         while True:
-            # A trim may have moved it on, to the beginning of the next segment.
-            begins_at = max(begins_at, held.record.begins_at)
-            record = attrs.evolve(held.record, begins_at=begins_at, committed_at_ms=now_ms, moved_from=None)
+            record = attrs.evolve(held.record, begins_at=begins_at, committed_at_ms=now_ms)
             written = await self._write(record, held.cursor, held.version)
             if written is not None:
                 return written
@@ -284,23 +279,9 @@ class CursorCatalog:
         last = min(records, key=lambda each: each.begins_at)
         return attrs.evolve(last, begins_at=await self._after_ends(head, last.begins_at))
 
-    async def move_past(self, head: LogMetadata, number: int) -> None:
-        """Has cursors begin with this segment if they are at the end of one before it and need nothing in between. Raises
-        `MetastoreError`."""
-        begin = Position(number, 0)
-        for cursor in head.cursors:
-            while True:
-                record, version = await self._read(head.name, cursor)
-                if record.begins_at >= begin or await self._after_ends(head, record.begins_at) < begin:
-                    break
-                # Of several moves the place before the first one: a worker's own store may have it (`Client.cursor(after=)`).
-                moved_from = record.moved_from or record.begins_at
-                moved = attrs.evolve(record, begins_at=begin, moved_from=moved_from, term=max(record.term, 1))
-                if await self._write(moved, cursor, version) is not None:
-                    break
-
     async def _after_ends(self, head: LogMetadata, begins_at: Position) -> Position:
         """The same place, but at the beginning of the next segment if it is at the end of a closed one."""
+        begins_at = head.resume(begins_at) or begins_at
         while True:
             number = begins_at.segment
             found = await self._logs.segments(head.name, number, number + 1)
@@ -325,10 +306,9 @@ def _named(head: LogMetadata, name: str) -> LogCursor | None:
 
 
 def _check_available(head: LogMetadata, name: str, place: Position) -> None:
-    available = Position(head.first_segment_number, 0)
-    if place.segment < available.segment:
-        problem = f"cursor {name!r} can't begin at {place}, which was trimmed away; the log begins at {available}"
-        raise TrimmedError(head.name, problem, available)
+    if head.resume(place) is None:
+        problem = f"cursor {name!r} can't begin at {place}, which was trimmed away; the log begins at {head.begins_at}"
+        raise TrimmedError(head.name, problem, head.begins_at)
     if place.segment >= head.next_segment_number:
         raise PositionError(
             f"{place} is not a position of log {head.name!r}: it ends before; cursor {name!r} was not changed"

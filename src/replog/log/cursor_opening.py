@@ -60,10 +60,8 @@ async def opened(
 
 
 async def _reader(held: HeldCursor, options: CursorOptions, ledgers: Ledgers, logs: LogRecords) -> LogReader:
-    begins_at, moved_from, name = held.record.begins_at, held.record.moved_from, held.cursor.name
-    after = options.after or _before(begins_at)
-    if moved_from is not None and _before(moved_from) <= after < begins_at:
-        after = _before(begins_at)  # it is at the end of a segment that was trimmed
+    begins_at, name = held.record.begins_at, held.cursor.name
+    after = options.after or Position(begins_at.segment, begins_at.entry - 1)
     log_name = held.record.log_name
     reader = LogReader(log_name, ledgers, logs, options.password, after, options.follow)
     try:
@@ -75,7 +73,3 @@ async def _reader(held: HeldCursor, options: CursorOptions, ledgers: Ledgers, lo
         )
         raise TrimmedError(log_name, problem, error.first_available) from error
     return reader
-
-
-def _before(place: Position) -> Position:
-    return Position(place.segment, place.entry - 1)

@@ -41,6 +41,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     ) -> None:
         self.name = name
         self._position = after  # of the last record that was returned in a batch
+        self._place: Position | None = None  # where reading this segment began, or that of the next one begins
         self._record: Record | None = None  # the last one of that batch that iterating returned
         self._ledgers = ledgers
         self._records = records
@@ -49,7 +50,6 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self._metadata: LogMetadata | None = None
         self._version = -1
         self._page: LogPage | None = None  # the last one that was read
-        self._segment: Segment | None = None
         self._scan: LedgerScan | None = None
         self._iterator: Iterator[Record] = iter(())
         self._closed = False
@@ -65,7 +65,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         if not 1 <= self._position.segment < metadata.next_segment_number:
             problem = f"{self._position} is not a position of log {self.name!r}: its last segment is "
             raise PositionError(f"{problem}{metadata.next_segment_number - 1}")
-        await self._open(await self._find(metadata, self._position.segment, self._position))
+        self._place = Position(self._position.segment, self._position.entry + 1)
+        await self._open_next()
 
     async def _wait_for_log(self) -> LogMetadata:
         while True:
@@ -117,74 +118,82 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         while True:
             if self._closed:
                 raise trio.ClosedResourceError(f"log {self.name!r}: this reader was closed")
-            if self._scan is None or self._segment is None:
+            if self._scan is None:
                 if not await self._open_next():
                     return None
                 continue
             try:
                 batch = await self._scan.take()
+                if batch is not None:
+                    return self._given_out(batch)
+                if not await self._at_end_of_known(self._scan):
+                    return None
             except (LedgerNotFoundError, EntryNotFoundError):
                 # Bookies may have dropped a deleted ledger before this client learns of the deletion.
-                await self._explain_missing(self._segment)
-                raise
-            if batch is not None:
-                return self._given_out(self._segment, batch)
-            if not await self._at_end_of_known(self._segment, self._scan):
-                return None
+                if not await self._is_trimmed():
+                    raise
+                self._scan = None
 
     def receive_batch_nowait(self) -> RecordBatch:
         """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
         if self._closed:
             raise trio.ClosedResourceError(f"log {self.name!r}: this reader was closed")
-        if self._scan is None or self._segment is None:
+        if self._scan is None:
             raise trio.WouldBlock
-        return self._given_out(self._segment, self._scan.take_nowait())
+        return self._given_out(self._scan.take_nowait())
 
-    def _given_out(self, segment: Segment, batch: EntryBatch) -> RecordBatch:
+    @property
+    def _begins_at(self) -> Position:
+        """The first position that was not returned yet, once a segment was looked for."""
+        assert self._place is not None, "a segment was looked for"
+        last = self._position
+        if last is None or last.segment != self._place.segment:
+            return self._place
+        return max(self._place, Position(last.segment, last.entry + 1))
+
+    def _given_out(self, batch: EntryBatch) -> RecordBatch:
+        assert self._place is not None, "a segment is read"
+        number = self._place.segment
         # For callers that take batches the whole batch counts as returned. Iterating sets `_record` right after this.
-        self._position, self._record = Position(segment.number, batch.last_entry_id), None
-        return RecordBatch(segment.number, batch)
+        self._position, self._record = Position(number, batch.last_entry_id), None
+        return RecordBatch(number, batch)
 
-    async def _at_end_of_known(self, segment: Segment, scan: LedgerScan) -> bool:
+    async def _at_end_of_known(self, scan: LedgerScan) -> bool:
         """All known confirmed entries were returned. Finds out more; returns False if the reader is at its end."""
         if scan.is_at_end:
-            self._scan = None
+            self._scan, self._place = None, Position(self._begins_at.segment + 1, 0)
             return True
         if self._follow:
             await self._wait_for_news(scan)
             return True
         log = await self._reread()
         # In the log's last segment there is nothing to wait for: what is confirmed by now is the end.
-        if segment.number == log.next_segment_number - 1 or self._waited_for_closing:
+        if self._begins_at.segment == log.next_segment_number - 1 or self._waited_for_closing:
             if self._asked_again:
                 # Otherwise a busy writer would keep this reader forever.
                 return False
             self._asked_again = True
-            await self._refresh(segment, scan)
+            await scan.refresh()
             return True
         # Its writer has rolled and is about to close it, or is dead: then this is the end until a takeover.
         self._waited_for_closing = True
-        await self._wait_for_closing(segment, scan)
+        await self._wait_for_closing(scan)
         return True
 
-    async def _wait_for_closing(self, segment: Segment, scan: LedgerScan) -> None:
+    async def _wait_for_closing(self, scan: LedgerScan) -> None:
         """Returns when the ledger is closed; or when no entry after it is known to be confirmed, or no client seems to be about
         to close it: then its end is not known before the next takeover, which may never come."""
         ends_at_s = trio.current_time() + _CLOSING_S
         seen: object = None
         while trio.current_time() < ends_at_s:
-            await self._refresh(segment, scan)
-            try:
-                metadata, version = await self._ledgers.records.get_head(scan.ledger_id)
-            except LedgerNotFoundError:
-                await self._explain_missing(segment)
-                raise
+            await scan.refresh()
+            metadata, version = await self._ledgers.records.get_head(scan.ledger_id)
             if metadata.state is LedgerState.CLOSED:
-                await self._refresh(segment, scan)
+                await scan.refresh()
                 return
             # If an entry behind it is confirmed, all of this ledger was confirmed before (L2): its close is on its way, unless
             # the writer died.
-            behind = await self._seen_behind(segment)
+            behind = await self._seen_behind()
             if behind is None or (version, behind) == seen:
                 return
             seen = version, behind
@@ -194,7 +203,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             with trio.move_on_at(min(ends_at_s, trio.current_time() + patience_s)):
                 await self._ledgers.records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
 
-    async def _seen_behind(self, segment: Segment) -> tuple[int, LedgerState | None, int] | None:
+    async def _seen_behind(self) -> tuple[int, LedgerState | None, int] | None:
         """The number of the log's last segment, its state, and how far it is known to be confirmed: a writer that appends changes
         that. None if no entry after this segment can be confirmed, because the writer died during a roll."""
         log = await self._reread()
@@ -207,7 +216,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         except LedgerNotFoundError:
             return last.number, None, -1  # it was deleted meanwhile
         is_unused = scan.metadata.state is LedgerState.OPEN and scan.last_readable < 0
-        if is_unused and last.number == segment.number + 1:
+        if is_unused and last.number == self._begins_at.segment + 1:
             return None
         return last.number, scan.metadata.state, scan.last_readable
 
@@ -218,14 +227,9 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         if scan.has_news:
             return
         key = ledger_key_path(scan.ledger_id)
-        assert self._segment is not None
-        try:
-            before, version = await self._ledgers.records.get_head(scan.ledger_id)
-        except LedgerNotFoundError:
-            await self._explain_missing(self._segment)
-            raise
+        before, version = await self._ledgers.records.get_head(scan.ledger_id)
         if before.state is LedgerState.CLOSED:
-            await self._refresh(self._segment, scan)
+            await scan.refresh()
             return
         scan.record_read(before)
 
@@ -238,86 +242,77 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             nursery.start_soon(wait_changed, nursery.cancel_scope)
             await scan.wait_for_news(wait_s, wait_s)
 
-    async def _refresh(self, segment: Segment, scan: LedgerScan) -> None:
-        try:
-            await scan.refresh()
-        except LedgerNotFoundError:
-            await self._explain_missing(segment)
-            raise
-
     # -- from ledger to ledger ----------------------------------------------------------------------------------------
 
     async def _open_next(self) -> bool:
-        """Opens the ledger after the last one read. Returns False if there is none; if it follows, waits for one instead."""
+        """Opens the ledger with the next entries to read. Returns False if there is none; a follower waits for one."""
         while True:
             metadata = self._metadata
-            done = self._segment.number if self._segment is not None else None
-            if metadata is None or done is None or done + 1 >= metadata.next_segment_number:
+            begins_at = None if self._place is None else self._begins_at
+            if metadata is None or begins_at is None or begins_at.segment >= metadata.next_segment_number:
                 metadata = await self._reread()
-            wanted = metadata.first_segment_number if done is None else done + 1
-            if wanted < metadata.next_segment_number:
-                await self._open(await self._find(metadata, wanted, Position(wanted, 0)))
-                return True
-            if not self._follow:
+            if begins_at is None:
+                begins_at = self._place = metadata.begins_at
+            if begins_at.segment < metadata.next_segment_number:
+                try:
+                    await self._open(*await self._find(metadata, begins_at))
+                    return True
+                except LedgerNotFoundError:
+                    if not await self._is_trimmed():
+                        raise
+            elif not self._follow:
                 return False
-            await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), self._version)
+            else:
+                await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), self._version)
 
-    async def _find(self, metadata: LogMetadata, number: int, position: Position) -> Segment:
-        """The segment with this number, which is below the next one: from the head, or from its page, of which one is kept.
-        Raises `TrimmedError` for `position`."""
-        while number >= metadata.first_segment_number:
+    async def _find(self, metadata: LogMetadata, begins_at: Position) -> tuple[Segment, Position]:
+        """The segment to read from this position on, and where in it. The position is below the next segment. The segment is in
+        the head, or in its page, of which one is kept. Raises `TrimmedError` if something before it is missing."""
+        while (place := metadata.resume(begins_at)) is not None:
+            number = place.segment
             found = metadata.listed(number)
             if found is not None:
-                return found
+                return found, place
             page_number = metadata.page_of(number)
             if self._page is None or self._page.number != page_number:
                 self._page = await self._records.page(self.name, page_number)
             for segment in () if self._page is None else self._page.segments:
                 if segment.number == number:
-                    return segment
+                    return segment, place
             # It is not in its page either: it was trimmed meanwhile, or the page is damaged. `after_missing` finds out which.
             self._page = None
             await self._records.after_missing(metadata, number)
             metadata = await self._reread()
-        raise self._trimmed(position)
+        raise self._trimmed(begins_at, metadata)
 
-    async def _open(self, segment: Segment) -> None:
-        first = 0
-        if self._position is not None and self._position.segment == segment.number:
-            first = self._position.entry + 1
-        try:
-            metadata, _ = await self._ledgers.records.get(segment.ledger_id)
-            scan = self._ledgers.scan(metadata, first, self._password)
-            await scan.refresh()
-        except LedgerNotFoundError:
-            await self._explain_missing(segment)
-            raise
+    async def _open(self, segment: Segment, place: Position) -> None:
+        metadata, _ = await self._ledgers.records.get(segment.ledger_id)
+        scan = self._ledgers.scan(metadata, place.entry, self._password)
+        await scan.refresh()
         last = scan.metadata.last_entry_id
-        if last is not None and first > last + 1:
+        if last is not None and place.entry > last + 1:
             raise PositionError(f"{self._position} is not a position of log {self.name!r}: that segment ends at {last}")
-        self._segment, self._scan = segment, scan
+        self._scan, self._place = scan, place
         self._waited_for_closing = self._asked_again = False
 
-    async def _explain_missing(self, segment: Segment) -> None:
-        """Raises `TrimmedError` if the segment's ledger is gone because the log was trimmed."""
-        metadata = await self._reread()
-        if segment.number < metadata.first_segment_number:
-            raise self._trimmed(Position(segment.number, 0))
+    async def _is_trimmed(self) -> bool:
+        """True if a ledger is gone because the log was trimmed up to what was read, so that reading goes on where the log begins.
+        Raises `TrimmedError` if more was trimmed."""
+        metadata, begins_at = await self._reread(), self._begins_at
+        if metadata.resume(begins_at) is None:
+            raise self._trimmed(begins_at, metadata)
+        return begins_at < metadata.begins_at
 
-    def _trimmed(self, position: Position, log: LogMetadata | None = None) -> TrimmedError:
-        log = log or self._metadata
-        assert log is not None
-        available = Position(log.first_segment_number, 0)
-        problem = f"{position} was trimmed away; the log begins at {available}: read from there (without `after`)"
-        return TrimmedError(self.name, problem, available)
+    def _trimmed(self, position: Position, log: LogMetadata) -> TrimmedError:
+        problem = f"{position} was trimmed away; the log begins at {log.begins_at}: read from there (without `after`)"
+        return TrimmedError(self.name, problem, log.begins_at)
 
     async def _reread(self) -> LogMetadata:
         """The log's record as it is now. Raises `LogNotFoundError` if the log was deleted; `TrimmedError` if it was, and
         created again: a reader never reads one log and then another."""
         log, version = await self._records.get(self.name)
         if self._metadata is not None and log.deletions != self._metadata.deletions:
-            done = self._metadata.first_segment_number if self._segment is None else self._segment.number
-            raise self._trimmed(Position(done, 0), log)
+            raise self._trimmed(self._metadata.begins_at if self._place is None else self._begins_at, log)
         self._metadata, self._version = log, version
         return log
 

@@ -134,7 +134,7 @@ class LogSummaries:
         lags: dict[str, CursorLag] = {}
 
         async def measure(cursor: CursorRecord) -> None:
-            lags[cursor.name] = await self._lag(cursor.begins_at, held, first)
+            lags[cursor.name] = await self._lag(head.resume(cursor.begins_at) or cursor.begins_at, held, first)
 
         await for_each(measure, cursors, _AT_ONCE)
         problem = next((str(each.error) for each in held if each.error is not None), None)
@@ -145,7 +145,8 @@ class LogSummaries:
         """How far a cursor is behind. Raises `LogNotFoundError`, `MetastoreError`."""
         head, _ = await self._logs.get(cursor.log_name)
         first = max(cursor.begins_at.segment, head.first_segment_number)
-        return await self._lag(cursor.begins_at, await self._holdings(head, first, None), first)
+        begins_at = head.resume(cursor.begins_at) or cursor.begins_at
+        return await self._lag(begins_at, await self._holdings(head, first, None), first)
 
     async def check_position(self, name: str, position: Position) -> None:
         """Raises `PositionError` if the log is not known to have had an entry there; as a reader, if bookies can't say it."""

@@ -13,8 +13,7 @@ from replog.protocol.model import Position
 @attrs.frozen
 class CursorRecord:
     """A cursor. `begins_at` is the first position that is not committed. `term` is raised by each client that acquires the
-    cursor, and `owner` says who did, for people. `token` names the attempt that wrote this version (M1). A trim that drops the
-    segment at whose end a cursor is has it begin with the next one; `moved_from` is then where it was."""
+    cursor, and `owner` says who did, for people. `token` names the attempt that wrote this version (M1)."""
 
     log_name: str
     name: str
@@ -23,4 +22,3 @@ class CursorRecord:
     owner: str = ""
     committed_at_ms: int = 0
     token: str = ""
-    moved_from: Position | None = None

@@ -107,6 +107,9 @@ class LogMetadata:
 
     `cursors` are here so that a change of them and a trim conflict: their names are unique, and they end with the log.
 
+    `trimmed_to` is behind the last entry that was trimmed: from there to the first segment there are no entries, so that a reader
+    that has come so far goes on at the first segment (L6). If nobody knew the end of what was trimmed, it is the first segment.
+
     With `is_unbounded` new ledgers of the log are unbounded, and a takeover goes on with the last one, if that is (L9).
 
     `requests` are of committers that ask the log's leader to add their ledgers, the oldest first. They end with the leader."""
@@ -128,6 +131,7 @@ class LogMetadata:
     cursors: tuple[LogCursor, ...] = ()
     is_unbounded: bool = False
     requests: tuple[AppendRequest, ...] = ()
+    trimmed_to: Position = attrs.field(factory=lambda: Position(1, 0))
 
     @property
     def is_deleted(self) -> bool:
@@ -259,15 +263,37 @@ class LogMetadata:
         assert moved + len(kept) == len(self.segments), "each segment is in a page or in the head"
         return pages, attrs.evolve(self, segments=kept)
 
-    def trimmed_before(self, segment_number: int) -> LogMetadata:
-        """The same without the segments below this number. The last segment always stays."""
+    @property
+    def begins_at(self) -> Position:
+        """The beginning of the first segment."""
+        return Position(self.first_segment_number, 0)
+
+    def resume(self, begins_at: Position) -> Position | None:
+        """Where reading from this position on begins: there, or where the log begins if nothing is missing in between. None if
+        something there was trimmed."""
+        assert self.trimmed_to <= (self.first_segment_number, 0), "what was trimmed ends where the log begins (L6)"
+        if begins_at.segment >= self.first_segment_number:
+            return begins_at
+        # Behind the last entry only beginnings of segments are positions: these segments were empty.
+        has_all = begins_at == self.trimmed_to or (begins_at > self.trimmed_to and not begins_at.entry)
+        return self.begins_at if has_all else None
+
+    def trimmed_before(self, segment_number: int, trimmed_to: Position | None = None) -> LogMetadata:
+        """The same without the segments below this number, which end at `trimmed_to`; None if that is unknown. The last segment
+        always stays."""
         first = max(self.first_segment_number, min(segment_number, self.next_segment_number - 1))
         kept = tuple(segment for segment in self.segments if segment.number >= first)
         assert kept[-1:] == self.segments[-1:], "the last segment always stays (L3)"
         dropped = (*self.dropped, *(each.place for each in self.segments if each.number < first))
-        first_open = max(first, self.first_open_number)
+        end = (trimmed_to or Position(first, 0)) if first > self.first_segment_number else self.trimmed_to
+        assert self.trimmed_to <= end <= Position(first, 0), "what was trimmed ends where the log begins (L6)"
         return attrs.evolve(
-            self, segments=kept, first_segment_number=first, dropped=dropped, first_open_number=first_open
+            self,
+            segments=kept,
+            first_segment_number=first,
+            dropped=dropped,
+            first_open_number=max(first, self.first_open_number),
+            trimmed_to=end,
         )
 
     def cleared_before(self, segment_number: int) -> LogMetadata:
@@ -283,6 +309,7 @@ class LogMetadata:
             self,
             segments=(),
             first_segment_number=self.next_segment_number,
+            trimmed_to=Position(self.next_segment_number, 0),
             first_open_number=self.next_segment_number,
             dropped=(*self.dropped, *(each.place for each in self.segments)),
             deleted_at_ms=max(1, now_ms),
@@ -305,6 +332,8 @@ class LogMetadata:
             faults.append(f"segments: those before {listed} can't stand in pages of {size}")
         if self.is_deleted and (first != end or self.deletions < 1):
             faults.append(f"deleted_at_ms is {self.deleted_at_ms}, of a log with {end - first} segments")
+        if not (1, 0) <= self.trimmed_to <= (first, 0):  # tuples: each reading of a record comes here
+            faults.append(f"trimmed_to is {self.trimmed_to}, not one of 1:0 to {first}:0")
         if not listed <= self.first_open_number <= end:
             faults.append(f"first_open_number is {self.first_open_number}, not one of {listed} to {end} (L8)")
         if not self.is_deleted and not numbers and first != end:

@@ -72,6 +72,7 @@ _LOG_FIELDS = (  # a log's record without one of these is damaged: a default wou
     "deleted_before_number",
     "dropped",
     "first_open_number",
+    "trimmed_to",
 )
 _TERM_FIELDS = ("is_unbounded", "owner", "open_term", "trim_to")
 _DURABILITY_FIELDS = ("durability", "full_before")
@@ -102,8 +103,6 @@ def encode(record: AnyRecord) -> bytes:
         fields = _of_its_kind(fields, record)
     if isinstance(record, LogMetadata):
         fields = _of_log_kind(fields)
-    if isinstance(record, CursorRecord) and record.moved_from is None:
-        del fields["moved_from"]
     # A version that drops them makes the writers remember those producers again.
     if isinstance(record, ProducersRecord) and not record.retired:
         del fields["retired"]

@@ -103,7 +103,7 @@ class Survey:
     async def extents(self, start: Position, head: LogMetadata) -> AsyncGenerator[Extent]:
         """All entries from this position on that may be read, segment by segment. Empty extents are included: the last one
         says where to read on. Raises `TrimmedError`, `PositionError`, `LogNotFoundError`, `MetastoreError`."""
-        self.check_start(head, start)
+        start = self._checked(head, start)
         async with aclosing(self._found(start.segment, head.next_segment_number)) as chunks:
             async for chunk in chunks:
                 for segment, last, begun_at_ms in chunk:
@@ -120,32 +120,32 @@ class Survey:
 
     def beginning(self, head: LogMetadata, start: Position) -> Position:
         """Where reading from this position on begins. If it was trimmed away, and that is to be skipped, it is where the log
-        begins now, and a warning says what was lost. Raises as `check_start`."""
-        available = Position(head.first_segment_number, 0)
-        if self._skips_trimmed and start < available:
+        begins now, and a warning says what was lost. Raises as `extents`."""
+        if self._skips_trimmed and head.resume(start) is None:
             what = "log %r: what lay from %s to %s was trimmed away unread, and is skipped"
-            _log.warning(what, self._name, start, available)
-            return available
-        self.check_start(head, start)
-        return start
+            _log.warning(what, self._name, start, head.begins_at)
+            return head.begins_at
+        return self._checked(head, start)
 
-    def check_start(self, head: LogMetadata, start: Position) -> None:
-        """Raises `TrimmedError` if this position was trimmed, `PositionError` if it never existed."""
-        if start.segment < head.first_segment_number:
+    def _checked(self, head: LogMetadata, start: Position) -> Position:
+        """Where reading from this position on begins. Raises `TrimmedError` if something there was trimmed, `PositionError` if it
+        never existed."""
+        resumed = head.resume(start)
+        if resumed is None:
             raise self._trimmed(head, start)
-        if start > Position(head.next_segment_number, 0):
+        if resumed > Position(head.next_segment_number, 0):
             problem = (
                 f"{start} is not a position of log {self._name!r}: its last segment is {head.next_segment_number - 1}"
             )
             raise PositionError(problem)
+        return resumed
 
     def _trimmed(self, head: LogMetadata, start: Position) -> TrimmedError:
-        available = Position(head.first_segment_number, 0)
         problem = (
-            f"{start} was trimmed away before it was read; the log begins at {available}. What lay between is lost to this "
+            f"{start} was trimmed away before it was read; the log begins at {head.begins_at}. What lay between is lost to this "
             'reader: say .option("on_trimmed", "skip") to go on there without it, and trim only what was read'
         )
-        return TrimmedError(self._name, problem, available)
+        return TrimmedError(self._name, problem, head.begins_at)
 
     async def _found(self, first: int, end: int) -> AsyncGenerator[list[_Found]]:
         """These segments, many at a time. All are there, or `TrimmedError` is raised."""

@@ -103,7 +103,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
             position = await survey.end()
         elif begin.position is not None:
             position = survey.beginning(head, begin.position)
-            lost = _lost(begin.position, position)
+            lost = _lost(head, begin.position, position)
         else:
             position = Position(head.first_segment_number, 0)
             if begin.time_ns is not None:
@@ -143,7 +143,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
             end = end if log.goal is None else min(end, log.goal)
             end = max(log.place.position, end)
             # The last loss stays in all later offsets: an offset must not change while nothing is appended.
-            lost = _lost(log.place.position, min(log.start, end)) or log.place.lost
+            lost = _lost(log.head, log.place.position, min(log.start, end)) or log.place.lost
             place = attrs.evolve(log.place, position=end, lost=lost)
             if place != places.get(log.head.name) and end > log.place.position:
                 found[log.head.name] = place
@@ -322,6 +322,6 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         """Does nothing. Only an operator knows all readers of a log, and trims it; Spark calls this late, and not always."""
 
 
-def _lost(start: Position, first: Position) -> str | None:
+def _lost(head: LogMetadata, start: Position, first: Position) -> str | None:
     """What is skipped, in words for an offset."""
-    return f"{start} to {first}" if start < first else None
+    return f"{start} to {first}" if start < first and head.resume(start) is None else None

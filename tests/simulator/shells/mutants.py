@@ -208,7 +208,16 @@ SHELL_MUTANTS = (
         "reader-skips-segments",
         "L6",
         "a reader that is several ledgers behind goes on with the last one",
-        (Patch(LogReader, "_open_next", "else done + 1", "else metadata.next_segment_number - 1"),),
+        (
+            Patch(
+                LogReader,
+                "_open_next",
+                "begins_at = None if self._place is None else self._begins_at",
+                "begins_at = None if self._place is None else self._begins_at\n"
+                "        if self._metadata is not None and begins_at is not None and not begins_at.entry:\n"
+                "            begins_at = max(begins_at, Position(self._metadata.next_segment_number - 1, 0))",
+            ),
+        ),
         3,
     ),
     Mutant(
@@ -233,8 +242,9 @@ SHELL_MUTANTS = (
             Patch(
                 LogMetadata,
                 "deleted",
-                "first_segment_number=self.next_segment_number,",
-                "first_segment_number=1,\n        next_segment_number=1,",
+                "first_segment_number=self.next_segment_number,\n"
+                "        trimmed_to=Position(self.next_segment_number, 0),",
+                "first_segment_number=1,\n        next_segment_number=1,\n        trimmed_to=Position(1, 0),",
             ),
         ),
         5,
