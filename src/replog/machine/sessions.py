@@ -103,14 +103,19 @@ class Session:
             was_full = len(unanswered) >= self._calls_max
             unanswered.pop(command_id.sequence, None)
             if was_full:
-                self._freed.set()
-                self._freed = trio.Event()
+                self._wake()
             self._used_s = trio.current_time()
+
+    def _wake(self) -> None:
+        """Has those who wait for room look again. They have sent nothing: if their session ended, they go on in the next one."""
+        self._freed.set()
+        self._freed = trio.Event()
 
     def expired(self, session: int) -> SessionExpiredError:
         """The leader says that this session does not exist; the error for the caller."""
         if session == self._id:
             self._id = 0
+            self._wake()
         return SessionExpiredError(
             f"session {session} has ended, or never began: the command is not applied from now on, and it is not known "
             "whether it was before; a new call gets a new session"
@@ -136,8 +141,12 @@ class Session:
         """Ends the session, if a leader can be reached soon: else it expires. So does one with commands that were not answered:
         their caller may have kept their ids."""
         session, self._id = self._id, 0
-        if session and not self._unanswered:
-            with trio.move_on_after(_FAREWELL_S) as scope:
-                scope.shield = True
-                with suppress(MachineError):  # it expires by itself
-                    await self._caller.ask(MachineEntry(Kind.EXPIRE, body=f"[{session}]".encode()))
+        try:
+            if session and not self._unanswered:
+                with trio.move_on_after(_FAREWELL_S) as scope:
+                    scope.shield = True
+                    with suppress(MachineError):  # it expires by itself
+                        await self._caller.ask(MachineEntry(Kind.EXPIRE, body=f"[{session}]".encode()))
+        finally:
+            # Whoever waits for room asks a caller that is left by then, and is told so.
+            self._wake()
