@@ -51,10 +51,12 @@ class LateAnswers(FaultyMetastore):
     """A metastore whose answers to changes of the log's record come late."""
 
     late_s = 0.0
+    is_late = trio.Event()
 
     async def put(self, key: str, value: bytes, expected: int) -> int:
         version = await super().put(key, value, expected)
-        if key == "logs/log":
+        if key == "logs/log" and self.late_s:
+            self.is_late.set()
             await trio.sleep(self.late_s)
         return version
 
@@ -74,6 +76,33 @@ async def test_append_is_behind_a_commit_when_the_leader_hears_late(late_s: floa
                     assert (await other.append_ledgers("log", [await written(other, b"2")])).is_new
                     await log.append(b"3")
         assert await read_log(client) == [b"1", b"2", b"3"][: 3 if late_s < 5.0 else 2]
+
+
+async def test_ledgers_are_added_when_closing_those_before_takes_too_long() -> None:
+    """The leader has added them and has not heard of it; no bookie answers to the committer that wants to close its ledger."""
+    slowly = attrs.evolve(QUICK, read_timeout_s=60.0, takeover_timeout_s=3.0)
+    async with cluster() as world, world.client(slowly) as other:
+        slow = LateAnswers(world.metastore)
+        patient = attrs.evolve(QUICK, metastore_timeout_s=200.0)
+        async with world.client(patient, metastore=slow) as leading:
+            with suppress(FencedError):
+                async with leading.write_log("log") as log:
+                    await log.append(b"1")
+                    await trio.testing.wait_all_tasks_blocked()
+                    ledger_ids = [await written(other, b"2")]
+                    slow.late_s, slow.is_late = 100.0, trio.Event()
+                    async with trio.open_nursery() as nursery:
+
+                        @nursery.start_soon
+                        async def hold() -> None:
+                            await slow.is_late.wait()
+                            for bookie in world.bookies:
+                                bookie.wire.is_held = True
+
+                        added = await other.append_ledgers("log", ledger_ids, transaction=("t", 1), patience_s=2.0)
+                    assert (added.is_new, added.first) == (True, Position(2, 0))
+                    for bookie in world.bookies:
+                        bookie.wire.release()
 
 
 @pytest.mark.parametrize("ledgers", ["bounded", "unbounded"])

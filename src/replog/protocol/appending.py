@@ -157,6 +157,11 @@ class LogAppending(LogMachine):
         return self._stage is _Stage.DONE
 
     @property
+    def is_added(self) -> bool:
+        """True if the log is known to have the addition, though ledgers before it may still be open."""
+        return self._stage is _Stage.SETTLING
+
+    @property
     def is_in_doubt(self) -> bool:
         """True if the addition may have been made, or still be made by the log's leader."""
         return not self.is_done and (self._change.proposed is not None or self._sought_from is not None)
