@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -269,6 +270,18 @@ async def test_a_restore_that_is_cancelled_is_done_again(tmp_path: Path) -> None
             bookie.wire.delay_s = 0.0
         await client.restore(tmp_path)
         assert await records_of(client, "orders") == wanted
+
+
+async def test_back_up_is_refused_when_its_directory_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    async with cluster(1) as world, world.client() as client:
+        for verb in (client.backup, client.restore):
+            with pytest.raises(ConfigError, match="the directory of a back-up is ''"):
+                await verb("")
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_log_that_exists_is_not_touched(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_more_is_appended_than_may_be_in_flight(
         (["read", "log", "--json", "--null"], "--json includes everything"),
         (["read", "log", "--option", "x"], "name=value"),
         (["trim", "log", "--before", "17"], "invalid position"),
-        (["retain", "log"], "nothing says what to keep"),
+        (["retain", "log"], "nothing says what to keep: give --age, --bytes or --committed"),
         (["retain", "log", "--bytes", "much"], "write a size as"),
         (["delete", "log"], "use --yes"),
     ],

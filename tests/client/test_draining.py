@@ -184,8 +184,9 @@ async def test_a_ledger_without_a_writer_is_recovered_off_it(autojump_clock: tri
 async def test_a_bookie_that_nobody_knows(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(QUICK) as client:
         for verb in (client.drain_bookie, client.undrain_bookie, client.drain_status):
-            with pytest.raises(AdministrationError, match=f"does not know it.*{world.bookies[0].bookie_id}"):
-                await verb("bookie-99")
+            for unknown in ("bookie-99", ""):
+                with pytest.raises(AdministrationError, match=f"does not know it.*{world.bookies[0].bookie_id}"):
+                    await verb(unknown)
         assert await client.known_bookies() == names(world)
 
 

@@ -26,7 +26,7 @@ from replog.backup.format import (
     encode_manifest,
     ledger_file_name,
 )
-from replog.errors import BackupDamagedError, BackupError
+from replog.errors import BackupDamagedError, BackupError, ConfigError
 from replog.runtime.platform import sync_all
 from replog.runtime.threads import run_in_thread
 
@@ -47,6 +47,9 @@ class BackupDirectory:
     """One back-up."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not os.fspath(path):
+            # `Path` would take it for the working directory.
+            raise ConfigError(f"the directory of a back-up is {path!r}: name one; nothing was read or written")
         self.path = Path(path)
         self._ledgers = self.path / LEDGERS_NAME
 

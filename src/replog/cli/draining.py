@@ -30,7 +30,8 @@ def drain(
     connection: Connection,
     bookie: Id,
     wait_s: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Go on looking until it is safe to stop it.")
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0, help="Go on looking until it is safe to stop it: seen twice."),
     ] = 0.0,
     recovers: Annotated[
         bool,
@@ -51,16 +52,8 @@ async def _drain(connection: Connection, text: str, wait_s: float, recovers: boo
     async with client_from(connection) as client:
         bookie_id = await _whole_id(client, text)
         status = await client.drain_bookie(bookie_id)
-        deadline_s = trio.current_time() + wait_s
-        while wait_s and trio.current_time() < deadline_s:
-            # Safe is believed only when it was seen twice, so long apart: a client
-            # may have chosen this bookie just before.
-            pause_s = _SETTLE_S if status.is_safe_to_stop else _LOOK_S
-            was_safe = status.is_safe_to_stop
-            await trio.sleep(min(pause_s, max(0.0, deadline_s - trio.current_time())))
-            status = await client.drain_status(bookie_id)
-            if status.is_safe_to_stop and was_safe:
-                break
+        if wait_s:
+            status = await _until_safe(client, status, wait_s)
         problems: list[str] = []
         if recovers and status.open_ledgers:
             problems = await _recover(client, status, connection.password())
@@ -71,6 +64,21 @@ async def _drain(connection: Connection, text: str, wait_s: float, recovers: boo
     else:
         emit("".join(f"{line}\n" for line in [*_words(status), *problems]))
     return status.is_safe_to_stop
+
+
+async def _until_safe(client: Client, status: DrainStatus, wait_s: float) -> DrainStatus:
+    """Looks until it was safe twice, `_SETTLE_S` apart, or for `wait_s`; the second look may come later. A client
+    may have chosen the bookie just before the first one."""
+    ends_at_s = trio.current_time() + wait_s
+    was_safe = False
+    while not (was_safe and status.is_safe_to_stop):
+        was_safe = status.is_safe_to_stop
+        left_s = ends_at_s - trio.current_time()
+        if not was_safe and left_s <= 0:
+            break
+        await trio.sleep(_SETTLE_S if was_safe else min(_LOOK_S, left_s))
+        status = await client.drain_status(status.bookie_id)
+    return status
 
 
 async def _recover(client: Client, status: DrainStatus, password: bytes) -> list[str]:

@@ -39,6 +39,8 @@ def retain(
 
     In doubt a segment stays, and all behind it; so do the last one, and what a cursor needs. Then that cursor is named, and the
     exit status is 1."""
+    if age is None and size is None and not committed:
+        raise ConfigError("nothing says what to keep: give --age, --bytes or --committed; nothing was dropped")
     kept = Retention(
         age=None if age is None else timedelta(seconds=parse_duration_s(age)),
         size_bytes=None if size is None else _size_bytes(size),
