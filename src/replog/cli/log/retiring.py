@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated
 
 import typer
@@ -36,6 +36,13 @@ def _retire(
         emit(f"log {name}: {counted(len(retired), what)} retired\n")
 
 
+def _show(columns: Iterable[tuple[str, int]], rows: Iterable[list[object]]) -> None:
+    listing = Listing(*columns)
+    for row in rows:
+        listing.add(row)
+    listing.end()
+
+
 # -- transactions -------------------------------------------------------------------------------------------------
 
 _TRANSACTION_COLUMNS = (("transaction", -40), ("number", 12), ("of", -6), ("committed", -20))
@@ -66,10 +73,10 @@ def transactions(
     if for_programs:
         print_json({"log": name, "transactions": [_transaction_as_json(each) for each in found]})
         return
-    listing = Listing(*_TRANSACTION_COLUMNS)
-    for each in found:
-        listing.add([each.transaction_id, each.number, _kind(each), time_for_people(each.committed_at_ms)])
-    listing.end()
+    _show(
+        _TRANSACTION_COLUMNS,
+        ([each.transaction_id, each.number, _kind(each), time_for_people(each.committed_at_ms)] for each in found),
+    )
 
 
 def _kind(transaction: Transaction) -> str:
@@ -127,10 +134,7 @@ def producers(
     if for_programs:
         print_json({"log": name, "producers": [_producer_as_json(each) for each in found]})
         return
-    listing = Listing(*_PRODUCER_COLUMNS)
-    for each in found:
-        listing.add([each.name, each.ids[-1][0], time_for_people(each.last_ms)])
-    listing.end()
+    _show(_PRODUCER_COLUMNS, ([each.name, each.ids[-1][0], time_for_people(each.last_ms)] for each in found))
 
 
 def _producer_as_json(producer: KnownProducer) -> dict[str, object]:
