@@ -299,10 +299,10 @@ def test_a_log_with_a_password(metastore: str, spark_log: str, tmp_path: Any) ->
 
 
 def test_a_missing_log_store_or_position_raises(metastore: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPLOG_CLIENT_METASTORE_TIMEOUT_S", "0.2")
     with pytest.raises(LogNotFoundError):
         batch_reader(metastore, "no-such-log").partitions()
-    with pytest.raises(MetastoreError, match="/nowhere/at/all"):
+    with monkeypatch.context() as impatient, pytest.raises(MetastoreError, match="/nowhere/at/all"):
+        impatient.setenv("REPLOG_CLIENT_METASTORE_TIMEOUT_S", "0.2")
         batch_reader("lmdb:/nowhere/at/all", written).partitions()
     with pytest.raises(PositionError, match="its last segment is 3"):
         batch_reader(metastore, written, **{"from": "5:0"}).partitions()
