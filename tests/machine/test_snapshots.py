@@ -184,11 +184,13 @@ async def test_absent_member_stops_when_trimmed_without_snapshot() -> None:
     with pytest.raises(TrimmedError):
         async with cluster(1) as made, made.client(quorum=ONE) as client, member(made) as other:
             await other.add("visits")
-            other._member.core.position = Position(1, 0)  # as if it had read nothing more
             for _ in range(3):
                 async with client.write_log("counters"):
                     pass
             await client.trim_log("counters", before="3:0")
+            other._member.core.position = Position(1, 0)  # as if it had read nothing more
+            async with client.write_log("counters"):
+                pass
             await trio.sleep(60)
 
 

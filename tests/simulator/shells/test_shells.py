@@ -22,7 +22,7 @@ SEEDS = int(os.environ.get("SHELL_SEEDS", "2"))  # more of them, to look for mor
 SEEDS_LONG = max(12, SEEDS)  # in the long lane: every strategy has its turn
 DOUBTING = 26  # a seed in which a bookie in doubt refuses an add
 SHORT = 9  # a seed that is soon over
-REPEATS_SEED = 0  # a seed in which ids are answered, repeated, forgotten and trimmed
+REPEATS_SEED = 1  # a seed in which ids are answered, repeated, forgotten and trimmed
 TERMS_SEED = 1  # a seed whose ledger outgrows its record
 LOSSY = 20  # a seed in which single requests and answers are lost: few have that
 
