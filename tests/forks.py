@@ -276,7 +276,8 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.stdin = opened(0, "r")
-    sys.stdout = opened(1, "w", line_buffering=os.isatty(1))
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdout = opened(1, "w", line_buffering=is_unbuffered or os.isatty(1))
     sys.stderr = opened(2, "w", line_buffering=True, errors="backslashreplace")
 
 

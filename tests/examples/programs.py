@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pytest
+
+from tests.forks import Forked
 
 ROOT = Path(__file__).parent.parent.parent
 WAIT_S = 90  # on a busy machine: never the length of a test
@@ -33,13 +35,13 @@ class Program:
         self.lines: list[str] = []
         self._said = threading.Condition()
         self._is_silent = False
-        self.popen = subprocess.Popen(
+        self.popen = Forked(
             [sys.executable, *arguments],
             cwd=ROOT,
             env=_environment(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=STDOUT,
             text=True,
             start_new_session=True,
         )
