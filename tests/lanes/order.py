@@ -31,15 +31,31 @@ SHARING = {
 }
 FIRST = (
     "tests/spark/",
+    "tests/metastores/zookeeper/",
+    "plugins/replog-etcd/",
     "tests/examples/",
     "tests/failures/",
-    "tests/metastores/zookeeper/",
+    "tests/test_tutorial.py",
+    "tests/packaging/",
     "tests/simulator/",
     "tests/backends/",
     "tests/demo/",
     "tests/cli/",
     "plugins/",
     "tests/benchmarks/",
+    "tests/test_docs.py",
+    "tests/test_reference.py",
+    "tests/mutation/",
+    "tests/testing/",
+    "tests/blocking/",
+    "tests/runtime/test_leases.py",
+    "tests/runtime/test_children.py",
+    "tests/test_bad_disks.py",
+    "tests/test_importing.py",
+    "tests/aio/",
+    "tests/log/",
+    "tests/machine/",
+    "tests/protocol/test_jobs.py",
 )
 
 
