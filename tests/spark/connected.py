@@ -10,15 +10,21 @@ import json
 import sys
 from typing import Any
 
+from tests.spark.queries import restarted
+
 ROWS = 40
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.python.authenticate.socketTimeout": "120s",  # a busy machine starts a worker late
     "spark.sql.shuffle.partitions": "2",
 }
+
+
+def run_to_end(writer: Any) -> None:
+    """Goes on from its checkpoint, if it has one, and ends with what the source has."""
+    restarted(lambda: writer.trigger(availableNow=True).start().awaitTermination())
 
 
 def main(metastore: str, log: str, checkpoints: str) -> None:
@@ -60,11 +66,10 @@ def main(metastore: str, log: str, checkpoints: str) -> None:
         with replog.spark.job(spark, metastore=metastore, log=f"{log}-parts", txn_id="parts") as job:
             frame.foreachPartition(job.writer(data_of))
         sink = source().writeStream.format("replog").options(metastore=metastore, log=f"{log}-streamed")
-        sink.option("checkpointLocation", f"{checkpoints}/streamed").trigger(
-            availableNow=True
-        ).start().awaitTermination()
-        each = source().writeStream.foreachBatch(write_batch).option("checkpointLocation", f"{checkpoints}/batches")
-        each.trigger(availableNow=True).start().awaitTermination()
+        run_to_end(sink.option("checkpointLocation", f"{checkpoints}/streamed"))
+        run_to_end(
+            source().writeStream.foreachBatch(write_batch).option("checkpointLocation", f"{checkpoints}/batches")
+        )
     read = spark.read.format("replog").option("metastore", metastore).option("log", f"{log}-saved").load()
     print(json.dumps(sorted(int(bytes(row.value)) for row in read.collect())), flush=True)
     spark.stop()

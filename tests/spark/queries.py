@@ -37,12 +37,12 @@ def restarted(run: Callable[[], Result]) -> Result:
 
     Spark gives a Python 10 s to start and has no option for it, which is too little on a busy machine. A query goes on from its
     checkpoint."""
-    from pyspark.errors import StreamingQueryException
+    from pyspark.errors import PySparkException
 
     for _ in range(STARTS_MAX):
         try:
             return run()
-        except StreamingQueryException as error:
+        except PySparkException as error:  # of a query or, from Spark Connect, of its start
             if "connect back" not in str(error):
                 raise
     return run()
