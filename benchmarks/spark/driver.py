@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from benchmarks.figures import Figures, clock
+from benchmarks.spark.rows import JSON_COLUMNS, JSON_ROW
 from benchmarks.spark.sources import TASKS, CountingSource, ReadySource
 from replog.spark import ReplogDataSource, foreach_partition_writer
 
 _GROUP = "benchmark"
 _NOTED_S = 30.0  # until Spark has noted that a stage has ended, which it does in a thread of its own
+
+_VALUES_OF_FILES = {"parquet": "binary", "json": "json"}
 
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -37,19 +40,27 @@ _SETTINGS = {
 class Jobs:
     """What can be asked for. Each call returns figures of one job."""
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, directory: Path) -> None:
         self._session = session
+        self._directory = directory
 
     def count(self, rows: int, value_bytes: int) -> Figures:
         """Writes to the sink that counts."""
         writer = self._rows(rows, value_bytes).write.format("counting").mode("append").option("rows", str(rows))
         return self._timed(rows, writer.save)
 
-    def write(self, rows: int, value_bytes: int, metastore: str, log: str, quorum: str) -> Figures:
+    def write(
+        self, rows: int, value_bytes: int, metastore: str, log: str, quorum: str, values: str = "binary"
+    ) -> Figures:
         """Writes to a log by the format."""
-        writer = self._rows(rows, value_bytes).write.format("replog").mode("append")
-        options = {"metastore": metastore, "log": log, "quorum": quorum}
+        writer = self._of_values(values, rows, value_bytes).write.format("replog").mode("append")
+        options = {"metastore": metastore, "log": log, "quorum": quorum, "values": values}
         return self._timed(rows, writer.options(**options).save)
+
+    def write_files(self, rows: int, value_bytes: int, kind: str) -> Figures:
+        """Writes the same rows to files of this format of Spark's, instead of those that are there."""
+        frame = self._of_values(_VALUES_OF_FILES[kind], rows, value_bytes)
+        return self._timed(rows, frame.write.format(kind).mode("overwrite").option("path", self._files(kind)).save)
 
     def write_partitions(self, rows: int, value_bytes: int, metastore: str, log: str, quorum: str) -> Figures:
         """Writes to a log for each partition by `df.foreachPartition`, row by row."""
@@ -61,15 +72,48 @@ class Jobs:
         """Reads from the source that is ready."""
         return self._read(rows, columns, "ready", {"rows": str(rows), "value_bytes": str(value_bytes)})
 
-    def read(self, rows: int, value_bytes: int, columns: str | None, metastore: str, log: str) -> Figures:
+    def read(
+        self, rows: int, value_bytes: int, columns: str | None, metastore: str, log: str, values: str = "binary"
+    ) -> Figures:
         """Reads a log that has so many rows of so many bytes, which `look` tells."""
-        return self._read(rows, columns, "replog", {"metastore": metastore, "log": log})
+        return self._read(rows, columns, "replog", {"metastore": metastore, "log": log, "values": values})
+
+    def read_files(self, rows: int, value_bytes: int, columns: str, kind: str) -> Figures:
+        """Reads the files that `write_files` has written."""
+        return self._read(rows, columns, kind, {"path": self._files(kind)})
 
     def look(self, metastore: str, log: str) -> Figures:
         """How many rows Spark finds in a log, and how many bytes of values."""
-        frame = self._session.read.format("replog").options(metastore=metastore, log=log).schema("value binary").load()
+        return self._looked(self._session.read.format("replog").options(metastore=metastore, log=log), "value binary")
+
+    def look_files(self, kind: str) -> Figures:
+        """The same of the files that `write_files` has written, with values as they are."""
+        return self._looked(self._session.read.format(kind).option("path", self._files(kind)), "value binary")
+
+    def same_json(self, rows: int, metastore: str, log: str) -> Figures:
+        """How many rows with JSON a log and the files have, and how many of these are in both: there is none twice."""
+        log_reader = self._session.read.format("replog").options(metastore=metastore, log=log, values="json")
+        files = self._session.read.schema(JSON_COLUMNS).json(self._files("json"))
+        found = log_reader.load()
+        return {
+            "log": float(found.count()),
+            "files": float(files.count()),
+            "both": float(found.intersect(files).count()),
+        }
+
+    @staticmethod
+    def _looked(reader: DataFrameReader, columns: str) -> Figures:
+        frame = reader.schema(columns).load()
         (found,) = frame.selectExpr("count(*) AS rows", "coalesce(sum(length(value)), 0) AS bytes").collect()
         return {"rows": float(found["rows"]), "bytes": float(found["bytes"])}
+
+    def _files(self, kind: str) -> str:
+        return str(self._directory / "files" / kind)
+
+    def _of_values(self, values: str, rows: int, value_bytes: int) -> DataFrame:
+        if values == "binary":
+            return self._rows(rows, value_bytes)
+        return self._session.range(0, rows, 1, TASKS).selectExpr(*JSON_ROW)
 
     def _rows(self, rows: int, value_bytes: int) -> DataFrame:
         value = f"CAST(rpad(CAST(id AS STRING), {value_bytes}, 'x') AS BINARY) AS value"
@@ -139,7 +183,7 @@ def main(directory: Path) -> None:
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         session = _session(directory)
-        jobs = Jobs(session)
+        jobs = Jobs(session, directory)
         print(json.dumps({"ready": True}), file=answers, flush=True)
         for line in sys.stdin:
             request = json.loads(line)
