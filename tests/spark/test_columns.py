@@ -16,7 +16,8 @@ from replog.errors import ConfigError, SchemaMismatchError
 from replog.protocol.batch import Batch, build
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.effects import Delivered
-from replog.spark.columns import Columns, check_schema, places_of, schema_of_rows
+from replog.protocol.model import Position
+from replog.spark.columns import Columns, check_schema, places_of, positions, schema_of_rows
 from replog.spark.read_options import ReadOptions
 from replog.spark.rows import LogBatchReader
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
@@ -181,3 +182,44 @@ def test_batches_that_are_left_out_leave_a_gap() -> None:
     found = [row for run in runs for row in rows(Columns(wanted, None), run)]
     assert [row["position"] for row in found] == [f"17:{row['value'].decode()}" for row in found]
     assert len(found) == 6
+
+
+@pytest.mark.parametrize(
+    "first", [0, 5, 990, 998, 999, 1000, 1001, 1999, 8_999, 9_998, 12_345, 99_001, 1_000_000, 2**62]
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 999, 1000, 1001, 2500])
+def test_positions_are_texts_of_segment_and_entry(first: int, count: int) -> None:
+    found = positions(17, first, count)
+    found.validate(full=True)
+    assert found.type == pyarrow.string()
+    assert found.to_pylist() == [str(Position(17, entry)) for entry in range(first, first + count)]
+
+
+def test_positions_of_no_entries_are_none() -> None:
+    assert positions(17, 4000, 0).to_pylist() == []
+
+
+def sizes_of(columns: Columns, batches: list[EntryBatch]) -> list[int]:
+    return [each.num_rows for each in columns.record_batches("log", 17, batches)]
+
+
+def test_large_stored_batches_are_record_batches_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replog.spark.columns._JOINED_BYTES", 1000)
+    columns = Columns(schema("value binary"), None)
+    large = [entries(0, [b"x" * 100] * 20), entries(20, [b"y" * 100] * 20)]
+    found = list(columns.record_batches("log", 17, large))
+    assert [each.num_rows for each in found] == [20, 20]
+    for made, stored in zip(found, large, strict=True):
+        value_buffers = [column.buffers()[2].address for column in (made.column(0), stored.to_arrow())]
+        assert value_buffers[0] == value_buffers[1]
+
+
+def test_small_stored_batches_are_joined_to_a_record_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replog.spark.columns._JOINED_BYTES", 1000)
+    columns = Columns(schema("position string", "value binary"), None)
+    small = [entries(first, [b"x" * 10] * 10) for first in range(0, 100, 10)]
+    assert sum(sizes_of(columns, small)) == 100
+    assert 1 < len(sizes_of(columns, small)) < 10
+    found = rows(columns, [*small, entries(100, [b"y" * 100] * 20), *(entries(first, [b"z"]) for first in (120, 121))])
+    assert [each["position"] for each in found] == [f"17:{entry}" for entry in range(122)]
+    assert [each["value"][:1] for each in found] == [b"x"] * 100 + [b"y"] * 20 + [b"z"] * 2

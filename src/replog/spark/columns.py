@@ -40,6 +40,8 @@ _ON_DEMAND = [_LOG, *_PLACES, *_ENVELOPE]
 _HEADERS_TYPE = arrow.map_(arrow.string(), arrow.binary())
 _BINARY = StructType([*_PLACES, spark_types.StructField("value", spark_types.BinaryType())])
 _TIMESTAMP = arrow.timestamp("us", tz="UTC")
+_JOINED_BYTES = 512 << 10  # of stored batches, in one record batch: of 100 kB a row costs Spark half as much again
+_DIGITS = [b"%03d" % number for number in range(1000)]
 
 
 def schema_of_rows(values: ValueSchema | None, is_many: bool = False) -> StructType:
@@ -100,6 +102,10 @@ class Columns:
     def record_batches(self, log: str, segment: int, batches: Sequence[EntryBatch]) -> Iterator[arrow.RecordBatch]:
         """The rows of these batches, between which no entry is missing. Raises `SchemaMismatchError` for entries that hold
         something else."""
+        for together in _grouped(batches):
+            yield from self._record_batches(log, segment, together)
+
+    def _record_batches(self, log: str, segment: int, batches: Sequence[EntryBatch]) -> Iterator[arrow.RecordBatch]:
         payloads = _joined([batch.to_arrow() for batch in batches])
         places = _Places(log, segment, batches)
 
@@ -167,7 +173,7 @@ class _Places:
         """How to make each column."""
         return {
             "log": lambda: arrow.repeat(arrow.scalar(self._log, arrow.string()), self._count),
-            "position": lambda: self._positions(self._entries()),
+            "position": lambda: positions(self._segment, self.first, self._count),
             "segment": lambda: arrow.repeat(arrow.scalar(self._segment, arrow.int64()), self._count),
             "entry": self._entries,
             "timestamp": self._timestamps,
@@ -200,10 +206,6 @@ class _Places:
     def _entries(self) -> arrow.Array:
         return pyarrow.compute.add(_counted(self._count), arrow.scalar(self.first, arrow.int64()))
 
-    def _positions(self, entries: arrow.Array) -> arrow.Array:
-        texts = entries.cast(arrow.string())
-        return pyarrow.compute.binary_join_element_wise(arrow.scalar(str(self._segment)), texts, arrow.scalar(":"))
-
     def _timestamps(self) -> arrow.Array:
         times = [batch.timestamp_ns // 1000 for batch in self._batches]
         # Nearly always: a stored batch has one time for all of its entries.
@@ -215,6 +217,53 @@ class _Places:
                 for time, batch in zip(times, self._batches, strict=True)
             ]
         )
+
+
+def _grouped(batches: Sequence[EntryBatch]) -> Iterator[list[EntryBatch]]:
+    """The batches in lists that are worth a record batch. To join them copies them: so those that are worth one alone are alone,
+    and Spark has them as they were stored."""
+    together: list[EntryBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        together.append(batch)
+        size_bytes += batch.size_bytes
+        if size_bytes >= _JOINED_BYTES:
+            yield together
+            together, size_bytes = [], 0
+    if together:
+        yield together
+
+
+def positions(segment: int, first: int, count: int) -> arrow.Array:
+    """The positions of `count` entries of a segment as texts: "17:42", "17:43", ..."""
+    parts = []
+    end = first + count
+    while first < end:
+        stop = min(end, 10 ** len(str(first)))
+        # All of them have the same number of digits.
+        make = _short_positions if stop <= len(_DIGITS) else _long_positions
+        parts.append(make(segment, first, stop))
+        first = stop
+    return _joined(parts) if parts else arrow.array([], arrow.string())
+
+
+def _short_positions(segment: int, first: int, stop: int) -> arrow.Array:
+    return arrow.array([f"{segment}:{entry}" for entry in range(first, stop)], arrow.string())
+
+
+def _long_positions(segment: int, first: int, stop: int) -> arrow.Array:
+    """Those of entries with as many digits each, at least four. A thousand of them differ in their last three digits only, which
+    are kept as texts: that takes less than half of what Arrow's own code does."""
+    parts = []
+    for thousand in range(first // 1000, (stop - 1) // 1000 + 1):
+        begin = thousand * 1000
+        before = f"{segment}:{thousand}".encode()
+        parts += [before, before.join(_DIGITS[max(first - begin, 0) : stop - begin])]
+    data = b"".join(parts)
+    count = stop - first
+    starts = pyarrow.compute.multiply(_counted(count + 1), arrow.scalar(len(data) // count, arrow.int64()))
+    buffers = [None, starts.cast(arrow.int32()).buffers()[1], arrow.py_buffer(data)]
+    return arrow.Array.from_buffers(arrow.string(), count, buffers)
 
 
 def _joined(arrays: list[arrow.Array]) -> arrow.Array:

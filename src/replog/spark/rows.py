@@ -2,7 +2,7 @@
 
 Rules:
 - A plan names ledgers and entries, all of them confirmed then (D1). A task that is retried reads the same entries again.
-- Rows are stored batches, handed on as Arrow (`replog.spark.columns`): about two megabytes of entries at a time.
+- Rows are stored batches, handed on as Arrow (`replog.spark.columns`). About two megabytes of entries are fetched at a time.
 - Times are by the clocks of the log's writers. Rows are compared one stored batch at a time, ledgers by when they were
   created and when their last entry was sent, with a minute to spare for a clock that was set back.
 - Tasks of one worker share a client. Reading fences nothing, and leaves nothing behind.
