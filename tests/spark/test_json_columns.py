@@ -167,3 +167,32 @@ def test_entries_longer_than_a_block() -> None:
     )
     assert found is not None
     assert found.column(0).to_pylist() == texts
+
+
+@pytest.mark.parametrize("special", [*map(chr, range(0x20)), '"', "\\"])
+def test_text_is_escaped_when_one_row_needs_it(special: str) -> None:
+    column = arrow.array(["plain", None, f"a{special}b", "plain"], arrow.string())
+    (written,) = {
+        b"".join(JsonWriter(arrow.schema([("s", arrow.string())])).payloads(batch)) for batch in batches(column)
+    }
+    assert written == b"".join(json.dumps({"s": each}, separators=(",", ":")).encode() for each in column.to_pylist())
+    assert texts_in(column.slice(3)) == ['"plain"'], "a part that needs none"
+    assert texts_in(column.slice(0, 0)) == []
+
+
+def texts_in(column: arrow.Array) -> list[str | None]:
+    found = texts_of(column)
+    assert found is not None
+    return list(found.to_pylist())
+
+
+def batches(column: arrow.Array) -> list[arrow.RecordBatch]:
+    """The same values from the beginning of a column and from within one."""
+    longer = arrow.concat_arrays([arrow.array(["before"]), column, arrow.array(["behind"])])
+    return [arrow.RecordBatch.from_arrays([each], names=["s"]) for each in (column, longer.slice(1, len(column)))]
+
+
+def test_texts_without_special_characters_are_not_searched_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replog.spark.json_columns._ESCAPED", None)  # the search would raise
+    assert texts_in(arrow.array(["plain", None, "gr\u00fcn", ""])) == ['"plain"', None, '"gr\u00fcn"', '""']
+    assert texts_in(arrow.array([None, None], arrow.string())) == [None, None]
