@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import trio
 
 import replog
 from replog.abc import Metastore, Versioned
+from replog.errors import FencedError
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.model import LogMetadata
 from replog.records.encoding import encode
@@ -127,6 +128,39 @@ async def costs_of(length: int, directory: Path) -> list[Cost]:
         assert len(head) < 12_000, "the record outgrows its bound"
         assert decode_log("logs/log", head).segment_count == length + 1
     return [opening, reading, rolling, trimming]
+
+
+async def takeover_costs(length: int, kind: str, directory: Path, takeovers: int = 3) -> Cost:
+    """What a takeover costs on average. Each leader appends an entry, and the next one finds it alive."""
+    metastore = CountingMetastore(prefix="")
+    async with replog.embed(directory, storage="memory", metastore=metastore) as client:
+        await make_log(client, metastore, length)
+
+        async def take_over(earlier: AsyncExitStack) -> AsyncExitStack:
+            stack = AsyncExitStack()
+            leader = await stack.enter_async_context(client.write_log("log", ledgers=kind))
+            await leader.append(b"entry")
+            await leader._finished.wait()
+            with suppress(FencedError):
+                await earlier.aclose()
+            return stack
+
+        leading = await take_over(AsyncExitStack())
+        with counted(metastore, takeovers) as cost:
+            for _ in range(takeovers):
+                leading = await take_over(leading)
+        await leading.aclose()
+        added = 1 + takeovers if kind == "bounded" else 1
+        assert (await client.log_metadata("log")).segment_count == length + added
+    return cost
+
+
+@pytest.mark.parametrize("kind", ["bounded", "unbounded"])
+async def test_takeover_costs_no_more_in_a_longer_log(kind: str, tmp_path: Path) -> None:
+    few = await takeover_costs(50, kind, tmp_path / "few")
+    many = await takeover_costs(2_000, kind, tmp_path / "many")
+    assert many.calls == few.calls
+    assert many.bytes - few.bytes <= 10_000, "the log's record names up to 200 segments, and never more"
 
 
 @pytest.fixture(scope="module")
