@@ -118,8 +118,8 @@ MUTANTS = (
         "write-set-shifted",
         "W1",
         "quorum.py",
-        "return tuple((entry_id + offset) % self.ensemble for offset in range(self.write))",
-        "return tuple((entry_id + offset + 1) % self.ensemble for offset in range(self.write))",
+        "tuple((rotation + offset) % size for offset in write)",
+        "tuple((rotation + offset + 1) % size for offset in write)",
         "entries stand on other indices than the format says",
     ),
     _mutant(

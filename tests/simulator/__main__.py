@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import attrs
@@ -22,6 +24,8 @@ from tests.simulator.shells import command as shells
 from tests.simulator.shells.weather import ALL_STRATEGIES as SHELL_STRATEGIES
 from tests.simulator.shrink import shrink
 from tests.simulator.term_mutants import TERM_MUTANTS
+
+_COLLECT_EVERY = 100  # seeds, of which each leaves 150 kB in cycles
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.replay is not None:
         return _replay(options.replay)
     mutant = mutant_named(options.mutant) if options.mutant else None
-    with mutant.applied() if mutant is not None else nullcontext():
+    with _rarely_collected(), mutant.applied() if mutant is not None else nullcontext():
         small = _search(options, mutant)
     if small is not None:  # a conversation puts the mutant in by itself
         title = (f"Seed {small.plan.seed}, strategy {small.plan.strategy}: {small.violation}",)
@@ -93,6 +97,18 @@ def _replay(path: Path) -> int:
     return 0
 
 
+@contextmanager
+def _rarely_collected() -> Iterator[None]:
+    """Leaves it to `_search` when Python looks for cycles: else that takes a sixth of the time."""
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
 def _search(options: argparse.Namespace, mutant: Mutant | None) -> Result | None:
     """Runs seeds until one fails; returns that one, shrunk."""
     start = time.monotonic()
@@ -102,6 +118,8 @@ def _search(options: argparse.Namespace, mutant: Mutant | None) -> Result | None
     for seed in range(options.first, options.first + options.seeds):
         if options.seconds is not None and time.monotonic() - start > options.seconds:
             break
+        if seeds % _COLLECT_EVERY == 0:
+            gc.collect()
         plan = draw_plan(seed, options.scenario, options.strategy)
         if mutant is not None:
             plan = attrs.evolve(plan, overlook=mutant.overlook)

@@ -14,6 +14,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.proofs import claimed
+from tests.simulator.plan import ANSWER_KINDS
 from tests.simulator.world import Node
 
 Reply = Callable[[Response | None], None]
@@ -56,8 +57,8 @@ class Call:
 
     def reply(self, response: Response | None) -> None:
         """The bookie answers."""
-        world = self.client.world
-        world.transmit(self.bookie, self.client, f"{self.kind}:answer", self.subject, self.receive, response)
+        client = self.client
+        client.world.transmit(self.bookie, client, ANSWER_KINDS[self.kind], self.subject, self.receive, response)
 
     def receive(self, response: Response | None) -> None:
         """The answer is there: in time, late, or for the second time."""

@@ -19,6 +19,7 @@ _COLLECTIONS = 3
 _LAST_LEADER = "l99"
 _LAST_FOLLOWER = "f99"
 _LAST_FINISHER = "t99"
+_READ = 3  # the stage of the end in which all followers have read the log, and nothing but leftovers remains
 
 
 class LogCluster(Cluster):
@@ -123,6 +124,8 @@ class LogCluster(Cluster):
 
     def pursue_goals(self) -> bool:
         """All that is under way ends; a last leader takes over, appends and closes; a last follower reads it all."""
+        if self._finale == _READ:
+            return self._is_finished()
         alive = [session for session in self.leaders.values() if session.client.alive]
         last = self._current.get(_LAST_LEADER)
         if last is None:
@@ -163,6 +166,7 @@ class LogCluster(Cluster):
             return False
         for follower in followers:
             follower.stop()
+        self._finale = _READ
         return self._is_finished()
 
     def _is_finished(self) -> bool:

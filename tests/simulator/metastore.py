@@ -15,7 +15,7 @@ import attrs
 from replog.protocol.model import LedgerMetadata, LogMetadata, LogPage, PendingLedger
 from tests.simulator.chunked import Chunks
 from tests.simulator.invariants import Oracle
-from tests.simulator.plan import METASTORE
+from tests.simulator.plan import ANSWER_KINDS, METASTORE
 from tests.simulator.world import Node, World
 
 Record = LedgerMetadata | LogMetadata | LogPage | PendingLedger
@@ -130,7 +130,7 @@ class SimulatedMetastore(Node):
         if outcome is Outcome.DONE and call.kind != "get":
             call.client.changed_something()
         self.world.transmit(
-            self, call.client, f"{call.kind}:answer", call.subject, self._answer, call, outcome, record, version
+            self, call.client, ANSWER_KINDS[call.kind], call.subject, self._answer, call, outcome, record, version
         )
 
     def _answer(self, call: _Call, outcome: Outcome, record: Record | None, version: int) -> None:

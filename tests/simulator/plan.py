@@ -44,9 +44,8 @@ CHOICES = (
     "speculate",
     "boast",
 )
-KIND_NUMBERS = {
-    kind: number for number, kind in enumerate((*REQUESTS, *(f"{request}:answer" for request in REQUESTS), *CHOICES))
-}
+ANSWER_KINDS = {request: f"{request}:answer" for request in REQUESTS}
+KIND_NUMBERS = {kind: number for number, kind in enumerate((*REQUESTS, *ANSWER_KINDS.values(), *CHOICES))}
 METASTORE = "m"
 
 

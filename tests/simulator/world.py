@@ -6,9 +6,9 @@ event runs to its end before the next. So a plan has one trace, in any process, 
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 from tests.simulator.plan import KIND_NUMBERS, MASK, Fault, Plan, mix, node_number
@@ -32,7 +32,9 @@ class Node:
 
     def after(self, delay: int, action: Action, *arguments: Any) -> None:
         """Does something later, if still alive."""
-        self.world.at(delay, self.wake, action, arguments)
+        world = self.world
+        world._sequence += 1
+        heappush(world._heap, (world.now + delay, world._sequence, self.wake, (action, arguments)))
 
     def wake(self, action: Action, arguments: tuple[Any, ...]) -> None:
         """Does something now, or when the pause ends."""
@@ -79,7 +81,7 @@ class World:
         self._given = None if plan.faults is None else {fault.key: fault for fault in plan.faults}
         self._heap: list[tuple[int, int, Action, tuple[Any, ...]]] = []
         self._sequence = 0
-        self._counts: dict[tuple[int, int, str, int], int] = {}
+        self._counts: dict[int, int] = {}
         self._salt = mix(plan.seed)
         self._cuts: dict[tuple[int, int], int] = {}  # one-way, counted: cuts may overlap
 
@@ -88,15 +90,16 @@ class World:
     def at(self, delay: int, action: Action, *arguments: Any) -> None:
         """Puts an event on the heap."""
         self._sequence += 1
-        heapq.heappush(self._heap, (self.now + delay, self._sequence, action, arguments))
+        heappush(self._heap, (self.now + delay, self._sequence, action, arguments))
 
     def step(self) -> bool:
         """Runs the next event. False if there is none."""
         if not self._heap:
             return False
-        self.now, _, action, arguments = heapq.heappop(self._heap)
+        now, _, action, arguments = heappop(self._heap)
+        self.now = now
         self.steps += 1
-        self.trace = ((self.trace ^ self.now) * 0x100000001B3) & MASK
+        self.trace = ((self.trace ^ now) * 0x100000001B3) & MASK
         action(*arguments)
         return True
 
@@ -118,11 +121,14 @@ class World:
 
     def draw(self, source: int, target: int, kind: str, subject: int) -> tuple[int, int]:
         """64 random bits of this thing's own, and how often it happened before."""
-        key = (source, target, kind, subject)
+        key = source | target << 12 | KIND_NUMBERS[kind] << 24 | subject << 32
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
-        number = KIND_NUMBERS[kind]
-        bits = mix(self._salt ^ (source | target << 12 | number << 24 | subject << 32 | count << 54))
+        # `mix`, written out: this is done for every message.
+        bits = ((self._salt ^ (key | count << 54)) + 0x9E3779B97F4A7C15) & MASK
+        bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
+        bits ^= bits >> 31
         self.trace ^= bits
         return bits, count
 
@@ -161,11 +167,11 @@ class World:
     def transmit(self, source: Node, target: Node, kind: str, subject: int, action: Action, *arguments: Any) -> None:
         """Sends a message, which may arrive late, never, or twice. `kind` is one of `REQUESTS`, or its answer."""
         bits, count = self.draw(source.number, target.number, kind, subject)
-        if self._cuts and (source.number, target.number) in self._cuts and self.faulty:
-            self.coverage["message stopped by a partition"] += 1
-            return
         delay = 1 + (bits >> 30) % self.rates.spread
         if self.faulty:
+            if self._cuts and (source.number, target.number) in self._cuts:
+                self.coverage["message stopped by a partition"] += 1
+                return
             fault = self._message_fault(bits, count, source.number, target.number, kind, subject)
             if fault is not None:
                 if fault.effect == "lose":
@@ -173,8 +179,9 @@ class World:
                 if fault.effect == "delay":
                     delay += fault.amount
                 else:
-                    self.at(delay + fault.amount, target.wake, action, arguments)
-        self.at(delay, target.wake, action, arguments)
+                    target.after(delay + fault.amount, action, *arguments)
+        self._sequence += 1
+        heappush(self._heap, (self.now + delay, self._sequence, target.wake, (action, arguments)))
 
     def _message_fault(self, bits: int, count: int, source: int, target: int, kind: str, subject: int) -> Fault | None:
         if self._given is not None:
@@ -188,6 +195,8 @@ class World:
         lost, delayed = (rates.metastore_lost, rates.metastore_delayed) if metastore else (rates.lost, rates.delayed)
         if chance < lost:
             return self._suffer(Fault("lose", source, target, kind, subject, count))
+        if chance >= lost + delayed + rates.duplicated:
+            return None
         amount = 8 + ((bits >> 10) & 1023) * (1 << (4 + ((bits >> 20) & 1023) % (rates.delay_bits - 3))) // 1024
         if chance < lost + delayed:
             return self._suffer(Fault("delay", source, target, kind, subject, count, amount))

@@ -57,7 +57,12 @@ class Quorum:
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """The ensemble indices that store this entry, first choice first (W1)."""
-        return tuple((entry_id + offset) % self.ensemble for offset in range(self.write))
+        return self._write_sets[entry_id % self.ensemble]
+
+    @cached_property
+    def _write_sets(self) -> tuple[tuple[int, ...], ...]:
+        size, write = self.ensemble, range(self.write)
+        return tuple(tuple((rotation + offset) % size for offset in write) for rotation in range(size))
 
     def stores(self, index: int, entry_id: int) -> bool:
         """True if this index is in the write set of the entry."""
@@ -91,8 +96,10 @@ class Quorum:
 
     def write_mask(self, entry_id: int) -> int:
         """The write set as a bit mask."""
-        mask = 0
-        for index in self.write_set(entry_id):
-            mask |= 1 << index
-        assert mask < 1 << self.ensemble, "a write set has indices of the ensemble only (W1)"
-        return mask
+        return self._write_masks[entry_id % self.ensemble]
+
+    @cached_property
+    def _write_masks(self) -> tuple[int, ...]:
+        masks = tuple(sum(1 << index for index in write_set) for write_set in self._write_sets)
+        assert max(masks) < 1 << self.ensemble, "a write set has indices of the ensemble only (W1)"
+        return masks
