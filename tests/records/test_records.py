@@ -199,7 +199,14 @@ def test_every_field_of_a_record_is_written() -> None:
     full = attrs.evolve(UNBOUNDED_LOG, requests=ASKED_LOG.requests)
     unbounded = attrs.evolve(CHUNKED, durability=Durability.WRITE_QUORUM, full_before=73)
     chunks, logs = (CHUNK, CHUNK_OF_CHUNKS), (full, LOG, DELETED_LOG)
-    alone = (PAGE,), (PENDING,), (JOB_LEDGER,), (JOB_PART,), (CURSOR,), (RETIRED, PRODUCERS)
+    alone = (
+        (attrs.evolve(PAGE, is_tentative=True), PAGE),
+        (PENDING,),
+        (JOB_LEDGER,),
+        (JOB_PART,),
+        (CURSOR,),
+        (RETIRED, PRODUCERS),
+    )
     for records in ((unbounded, LEDGER), chunks, logs, *alone):
         written = json.loads(encode(records[0]))
         # What a value no longer names concerns only who changes the record (M4).

@@ -3,7 +3,8 @@
 The ledgers are written again, with the same entries under the same ids and times, by ordinary writers: so they may have another
 quorum, other bookies and another password. Their own ids are new. Segments keep their numbers. All ledgers of a log become part
 of it by one change of its record, as those of a job do (`append_ledgers`): a restore that is killed leaves no part of a log,
-only ledgers that the next one sweeps.
+only ledgers that the next one sweeps. The record has room for some hundreds of segments; the pages with the others are written
+before that change, and mean nothing without it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from replog.runtime.nursery import for_each
 
 _LEDGERS_AT_ONCE = 8
 _BLOCKS_AT_ONCE = 64  # read from a file in one call of a thread
-_SEGMENTS_MAX = 5000  # of a log: so many fit into its record, before the first change moves them to pages
 _RESERVED = ("log", "job", "condemned")  # custom metadata that belongs to the log and the job
 
 
@@ -86,10 +86,6 @@ class Restorer:
                 f"a log {name!r} was deleted here that had segments up to {used}, and this one begins with {first}: a position "
                 "would mean two records. Restore into an empty cluster",
             )
-        if len(segments) > _SEGMENTS_MAX:
-            raise BackupError(
-                self._directory.path, f"log {name!r} has {len(segments)} segments, and {_SEGMENTS_MAX} can be restored"
-            )
 
     async def _restore(self, name: str, segments: Sequence[SavedSegment]) -> SavedLog:
         # What an earlier restore has left belongs to nobody.
@@ -105,18 +101,19 @@ class Restorer:
         if not segments:
             return SavedLog(name, 1, 0, 0)
         # As late as possible: from here on the log exists, as a deleted one, and its numbers are taken.
-        deletions = await self._begin_at(name, segments[0].number)
+        begun = await self._begin_at(name, segments[0].number)
         if self._has_ids:
             # The first writer that looks finds that all is still to be read, since no entry's id is in the record (L11).
-            empty = ProducersRecord(name, deletions, segments[0].number - 1)
+            empty = ProducersRecord(name, begun.deletions, segments[0].number - 1)
             await ProducerRecords(self._ledgers).advance(ProducerWindow(empty))
         wanted = appending.addition(name, [ids[each.number] for each in segments], (job, 1), job, None)
-        await appending.append(name, wanted, 0.0, self._ledgers, self._driver, self._password, makes_log=True)
+        store = self._ledgers, self._driver, self._password
+        await appending.append(name, wanted, 0.0, *store, makes_log=True, claim=begun.token)
         size_bytes = sum(each.size_bytes for each in segments)
         return SavedLog(name, segments[0].number, segments[-1].number, size_bytes, len(segments))
 
-    async def _begin_at(self, name: str, number: int) -> int:
-        """Has the log begin with this segment, as if an earlier one had been deleted before it (L4). Returns how often it was."""
+    async def _begin_at(self, name: str, number: int) -> LogMetadata:
+        """Has the log begin with this segment, as if an earlier one had been deleted before it (L4). Returns its record."""
         metastore, key = self._ledgers.records.metastore, log_key_path(name)
         while True:
             head, version = await self._logs.head(name)
@@ -141,7 +138,7 @@ class Restorer:
                     await metastore.put(key, encode(wanted), version)
             except (KeyExistsError, VersionConflictError, MetastoreUncertainError):
                 continue
-            return wanted.deletions
+            return wanted
 
     async def _write(self, name: str, job: str, segment: SavedSegment) -> int:
         with ExitStack() as stack:

@@ -94,8 +94,10 @@ async def append(
     password: bytes,
     *,
     makes_log: bool = False,
+    claim: str = "",
 ) -> AppendedLedgers:
-    """Adds the ledgers. Raises as `Client.append_ledgers`; with `makes_log` also `ConfigError` if there is such a log."""
+    """Adds the ledgers. Raises as `Client.append_ledgers`; with `makes_log` also `ConfigError` if there is such a log. With
+    `claim` it makes the log of any number of ledgers: see `LogAppending`."""
     check_password(password)
     check_seconds("patience_s", patience_s)
     machine = LogAppending(
@@ -107,6 +109,7 @@ async def append(
         is_new_unbounded=ledgers.options.log_ledgers == UNBOUNDED,
         asks_leader=patience_s > 0,
         makes_log=makes_log,
+        claim=claim,
     )
     machine.start()
     # A job may hand in thousands of ledgers, and each is read: a fixed limit would make a large commit impossible for good.

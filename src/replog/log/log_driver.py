@@ -298,7 +298,8 @@ class LogDriver:
 
     async def _write_page(self, effect: WritePage, machine: LogMachine) -> None:
         """Creates a page. One that exists has the same segments: numbers are never reused, and only what a record named is
-        written to pages. It may lack some that were trimmed; then the record is not what the machine knows any more."""
+        written to pages. It may lack some that were trimmed; then the record is not what the machine knows any more. Or it is
+        a tentative one of a log that was never made: that is replaced."""
         name, number, wanted = effect.page.log_name, effect.page.number, effect.page.segments
         key, value = log_page_key_path(name, number), encode(effect.page)
         deadline = trio.current_time() + self._store.timeout_s
@@ -311,18 +312,32 @@ class LogDriver:
                     deadline, error
                 )  # otherwise repeat it: if the page exists then, that is as good
             except KeyExistsError:
-                found = await self.records.page(name, number)
+                found, page_version = await self.records.versioned_page(name, number)
                 if found is not None and set(wanted) <= set(found.segments):
                     break
                 _, version = await self.records.head(name)
                 if found is None or version != effect.head_version:
                     machine.log_conflict()
                     return
+                if found.is_tentative:
+                    # The head was read after the page: nobody whose head is newer has written this version of the page.
+                    await self._replace(key, value, page_version, deadline)
+                    continue
                 raise MetastoreCorruptError(
                     f"key {key!r}: the page does not name the segments {wanted[0].number} to {wanted[-1].number} as the "
                     f"record of log {name!r} does, which was not changed; restore the page from a backup of the metastore"
                 ) from None
         machine.page_written(number)
+
+    async def _replace(self, key: str, value: bytes, expected: int, deadline: float) -> None:
+        """Replaces a value, unless somebody else is faster."""
+        metastore = self._store.metastore
+        try:
+            await self._store.persist(f"changing {key}", lambda: metastore.put(key, value, expected))
+        except (VersionConflictError, KeyNotFoundError):
+            return
+        except MetastoreUncertainError as error:
+            await self._store.pause(deadline, error)
 
     async def _give_back(self, effect: DeleteLedger) -> None:
         if effect.page_number is not None:

@@ -47,9 +47,14 @@ class LogRecords:
     async def page(self, name: str, page_number: int) -> LogPage | None:
         """A page of a log; None if it was not written, or was deleted because all its segments were trimmed.
         Raises `MetastoreError`."""
+        page, _ = await self.versioned_page(name, page_number)
+        return page
+
+    async def versioned_page(self, name: str, page_number: int) -> tuple[LogPage | None, int]:
+        """As `page`, with the version of its key; 0 if there is no page."""
         key = log_page_key_path(name, page_number)
         found = await self._read(f"page {page_number} of log {name!r}", key)
-        return None if found is None else decode_log_page(key, found.value)
+        return (None, 0) if found is None else (decode_log_page(key, found.value), found.version)
 
     async def _read(self, what: str, key: str) -> Versioned | None:
         try:

@@ -31,7 +31,13 @@ from collections.abc import Collection, Sequence
 
 import attrs
 
-from replog.errors import ConfigError, LedgerNotFoundError, MetastoreUncertainError, ReplogError
+from replog.errors import (
+    ConfigError,
+    LedgerNotFoundError,
+    MetastoreUncertainError,
+    ReplogError,
+    TakeoverFailedError,
+)
 from replog.protocol.additions import Addition as Addition
 from replog.protocol.additions import AppendRequest
 from replog.protocol.admitting import refusal, with_addition
@@ -120,7 +126,11 @@ class LogAppending(LogMachine):
 
     With `asks_leader`, a leader of the log that is announced is asked to make it, and stays (L10). A log that the addition
     creates gets ledgers as `is_new_unbounded` says, once somebody leads it (L9). With `makes_log`, a log that is there by
-    then is an error: the change of its record alone decides which of several makes it."""
+    then is an error: the change of its record alone decides which of several makes it.
+
+    With `claim`, it makes the log of any number of ledgers, but only upon the record of a deleted log that has this token: the
+    caller wrote it, and nobody else uses it. The pages are tentative until the log's record counts on them. No two may write
+    pages upon the same version of the record, or one could count on the pages of the other."""
 
     def __init__(
         self,
@@ -133,6 +143,7 @@ class LogAppending(LogMachine):
         is_new_unbounded: bool = False,
         asks_leader: bool = False,
         makes_log: bool = False,
+        claim: str = "",
     ) -> None:
         absent = LogMetadata(log_name, page_segments=page_segments, is_unbounded=is_new_unbounded)
         super().__init__(absent, None, nonce)
@@ -150,6 +161,8 @@ class LogAppending(LogMachine):
         self._requests_left = _REQUESTS_MAX if asks_leader else None  # None: it asks no leader, or is out of patience
         self._request: AppendRequest | None = None  # the last one
         self._makes_log = makes_log
+        self._claim_token = claim
+        self._paged: tuple[Segment, ...] = ()  # of the ledgers that are proposed: those in tentative pages
 
     @property
     def is_done(self) -> bool:
@@ -185,12 +198,18 @@ class LogAppending(LogMachine):
         if is_log and self._makes_log:
             self._fail(ConfigError(f"there is a log {log.name!r} already: nothing was changed, choose another name"))
             return
+        if self._claim_token and log.token != self._claim_token:
+            self._fail(TakeoverFailedError(log.name, "somebody else began it meanwhile: nothing was added"))
+            return
         pages, head = self._ready(self._now_ms)
         problem = refusal(log, head, wanted)
         if problem is not None:
             self._fail(problem)
             return
         added = self._with_addition(head)
+        if self._claim_token:
+            assert log.is_deleted, "only a log that is made gets pages of segments that it does not name yet"
+            pages, added = added.split(is_tentative=True)
         self._prepared = added, pages
         if is_log and not wanted.ledger_ids and added == log:
             self.is_new = True
@@ -264,6 +283,9 @@ class LogAppending(LogMachine):
             assert self._change.proposed is None, "one change at a time"
             self._is_uncertain = False
             head, pages = self._prepared
+            if self._claim_token:
+                pages = tuple(page.with_contents(self._known) for page in pages)
+                self._paged = tuple(each for page in pages for each in page.segments)
             self._propose(head.with_contents(self._known), pages)
 
     # -- a leader that stays (L10) --------------------------------------------------------------------------------------
@@ -308,7 +330,7 @@ class LogAppending(LogMachine):
             self._sought_from = None
             self._start_over()
         else:
-            is_named = self._claim(self.metadata.segments)
+            is_named = self._claim((*self._paged, *self.metadata.segments))
             assert is_named, "the log names what was added"
 
     def log_uncertain(self) -> None:

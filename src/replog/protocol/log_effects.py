@@ -23,7 +23,9 @@ class ReadLog(LogEffect):
 class WritePage(LogEffect):
     """Create this page of the log. Answer: `page_written`, even if it exists already with all these segments, or `abandon`.
 
-    If it exists without one of them, the head's version is not `head_version` any more: then `log_conflict`."""
+    If it exists without one of them, either the head's version is not `head_version` any more: then `log_conflict`. Or the page
+    is a tentative one that the log never came to count on: then replace it, by a CAS on a version that was read before the head
+    was found to have that version still."""
 
     page: LogPage
     head_version: int

@@ -5,6 +5,7 @@ These classes are immutable; a change makes a new one, and becomes true by a CAS
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -58,12 +59,20 @@ class Segment:
 class LogPage:
     """The segments of a log that are numbered from `number * page_segments` to before `(number + 1) * page_segments`.
 
-    Never changed once it is written. Segments that were trimmed before that may be missing; those that the log's record
-    counts as its own never are."""
+    Never changed once the log's record counts on it. Segments that were trimmed before it was written may be missing; those that
+    the log's record counts as its own never are.
+
+    A *tentative* one was written before the record came to name its segments, by what makes a log of many ledgers at once. If the
+    record never did, the page means nothing, and the page that the log needs in its place replaces it."""
 
     log_name: str
     number: int
     segments: tuple[Segment, ...]
+    is_tentative: bool = False
+
+    def with_contents(self, known: Known) -> LogPage:
+        """The same with what is known of these closed ledgers."""
+        return attrs.evolve(self, segments=_with_contents(self.segments, known))
 
 
 @attrs.frozen
@@ -166,13 +175,7 @@ class LogMetadata:
 
     def with_contents(self, known: Known) -> LogMetadata:
         """The same with what is known of these closed ledgers; what the record says completely stays."""
-        segments = tuple(
-            attrs.evolve(each, contents=known[each.ledger_id])
-            if each.ledger_id in known and (each.contents is None or not each.contents.is_complete)
-            else each
-            for each in self.segments
-        )
-        return attrs.evolve(self, segments=segments)
+        return attrs.evolve(self, segments=_with_contents(self.segments, known))
 
     def open_from(self, segment_number: int) -> LogMetadata:
         """The same, where all ledgers of segments before this number are closed (L8)."""
@@ -243,25 +246,32 @@ class LogMetadata:
             self, created_at_ms=now_ms, deleted_at_ms=0, custom={}, transactions=(), is_unbounded=is_unbounded
         )
 
-    def split(self) -> tuple[tuple[LogPage, ...], LogMetadata]:
+    def split(self, *, is_tentative: bool = False) -> tuple[tuple[LogPage, ...], LogMetadata]:
         """The pages that are complete and may leave the head, and the head without them: it keeps `page_segments` segments
         or more, and less than twice as many, unless older ones may be open.
 
         Only of a record that is true: a page is written before the CAS that leaves it out, and never changed. What it
-        names must be the log's whatever becomes of that CAS; so nothing is added or trimmed before the split."""
+        names must be the log's whatever becomes of that CAS; so nothing is added or trimmed before the split. Tentative pages
+        are those of a record that is only proposed."""
         size = self.page_segments
         # What may be open stays in the head, where a takeover finds it (L8): pages name closed ledgers only.
         end = min(self.next_segment_number // size - 1, self.page_of(self.first_open_number))
         numbers = range(self.page_of(self.first_listed_number), end)
         pages = tuple(
-            LogPage(self.name, number, tuple(each for each in self.segments if each.number // size == number))
-            for number in numbers
+            LogPage(self.name, number, segments, is_tentative)
+            for number, segments in self._by_page()
+            if number in numbers
         )
         # At least a page's worth stays in the head, and with it the last two, which a takeover recovers (L1).
         kept = tuple(each for each in self.segments if each.number // size not in numbers)
         moved = sum(len(page.segments) for page in pages)
         assert moved + len(kept) == len(self.segments), "each segment is in a page or in the head"
         return pages, attrs.evolve(self, segments=kept)
+
+    def _by_page(self) -> list[tuple[int, tuple[Segment, ...]]]:
+        """The segments in the head, by the pages where they belong."""
+        groups = itertools.groupby(self.segments, key=lambda each: self.page_of(each.number))
+        return [(number, tuple(group)) for number, group in groups]
 
     @property
     def begins_at(self) -> Position:
@@ -352,6 +362,16 @@ class LogMetadata:
         if not all(each.is_possible for each in self.requests):
             faults.append("requests: one of them has no ledgers, or impossible ones")
         return faults
+
+
+def _with_contents(segments: Sequence[Segment], known: Known) -> tuple[Segment, ...]:
+    """The segments with what is known of their closed ledgers; what they say completely stays."""
+    return tuple(
+        attrs.evolve(each, contents=known[each.ledger_id])
+        if each.ledger_id in known and (each.contents is None or not each.contents.is_complete)
+        else each
+        for each in segments
+    )
 
 
 def _shown(numbers: list[int]) -> str:

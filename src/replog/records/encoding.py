@@ -103,6 +103,9 @@ def encode(record: AnyRecord) -> bytes:
         fields = _of_its_kind(fields, record)
     if isinstance(record, LogMetadata):
         fields = _of_log_kind(fields)
+    # Of a log that is there nobody asks how its pages came about.
+    if isinstance(record, LogPage) and not record.is_tentative:
+        del fields["is_tentative"]
     # A version that drops them makes the writers remember those producers again.
     if isinstance(record, ProducersRecord) and not record.retired:
         del fields["retired"]
