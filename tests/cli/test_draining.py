@@ -8,8 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from replog.cli.draining import _until_safe
-from replog.client.draining import DrainStatus
+from replog.cli.draining import _Recovery, _until_safe
+from replog.client.draining import DrainStatus, OpenLedger
+from replog.errors import NotEnoughBookiesError
 
 
 class Drained:
@@ -44,3 +45,34 @@ async def test_bookie_is_safe_when_it_was_seen_so_twice(
     assert (found.is_safe_to_stop, len(client.looked_at_s)) == (is_safe, looks)
     if is_safe:
         assert client.looked_at_s[-1] - client.looked_at_s[-2] >= 15
+
+
+class Left:
+    """A client of a bookie where ledgers are left open, ten seconds apart. Recovering `stubborn` fails once."""
+
+    def __init__(self, ledger_ids: Sequence[int], stubborn: int) -> None:
+        self._left = list(ledger_ids)
+        self._stubborn: int | None = stubborn
+        self.recovered_at_s: dict[int, float] = {}
+
+    async def drain_status(self, bookie_id: str) -> DrainStatus:
+        left = [each for each in self._left if trio.current_time() >= 10 * each and each not in self.recovered_at_s]
+        more = tuple(each for each in self._left if each not in self.recovered_at_s)
+        return DrainStatus(bookie_id, True, True, more, tuple(OpenLedger(each, "") for each in left))
+
+    async def recover_ledger(self, ledger_id: int, *, password: bytes) -> None:
+        assert password == b"secret"
+        if ledger_id == self._stubborn:
+            self._stubborn = None
+            raise NotEnoughBookiesError("try again", 1, ())
+        self.recovered_at_s[ledger_id] = trio.current_time()
+
+
+async def test_ledgers_left_open_during_the_wait_are_recovered(autojump_clock: trio.testing.MockClock) -> None:
+    client = Left([0, 1, 2], stubborn=1)
+    recovery = _Recovery(client, b"secret")  # type: ignore[arg-type]
+    start_s = trio.current_time()
+    found = await _until_safe(client, await client.drain_status("bookie-1"), 120.0, recovery)  # type: ignore[arg-type]
+    assert found.is_safe_to_stop
+    assert {each: at_s - start_s for each, at_s in client.recovered_at_s.items()} == {0: 5, 1: 20, 2: 25}
+    assert recovery.problems == []

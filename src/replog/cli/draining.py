@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import attrs
@@ -52,12 +52,12 @@ async def _drain(connection: Connection, text: str, wait_s: float, recovers: boo
     async with client_from(connection) as client:
         bookie_id = await _whole_id(client, text)
         status = await client.drain_bookie(bookie_id)
+        recovery = _Recovery(client, connection.password()) if recovers else None
         if wait_s:
-            status = await _until_safe(client, status, wait_s)
-        problems: list[str] = []
-        if recovers and status.open_ledgers:
-            problems = await _recover(client, status, connection.password())
+            status = await _until_safe(client, status, wait_s, recovery)
+        if recovery is not None and await recovery.close(status):
             status = await client.drain_status(bookie_id)
+        problems = [] if recovery is None else recovery.problems
     if for_programs:
         facts = {**attrs.asdict(status), "is_safe_to_stop": status.is_safe_to_stop, "problems": problems}
         print_json_line("drain", facts)
@@ -66,9 +66,39 @@ async def _drain(connection: Connection, text: str, wait_s: float, recovers: boo
     return status.is_safe_to_stop
 
 
-async def _until_safe(client: Client, status: DrainStatus, wait_s: float) -> DrainStatus:
+class _Recovery:
+    """Closes ledgers that are open on a bookie. `problems` are those of the last time."""
+
+    def __init__(self, client: Client, password: bytes) -> None:
+        self.problems: list[str] = []
+        self._client = client
+        self._password = password
+        self._seen: frozenset[int] = frozenset()
+
+    async def close_left(self, status: DrainStatus) -> None:
+        """Closes the ledgers that were open already when this was called before: a writer that lives leaves meanwhile."""
+        await self._close([each.ledger_id for each in status.open_ledgers if each.ledger_id in self._seen])
+        self._seen = frozenset(each.ledger_id for each in status.open_ledgers)
+
+    async def close(self, status: DrainStatus) -> bool:
+        """Closes all of them; returns True if there were some."""
+        await self._close([each.ledger_id for each in status.open_ledgers])
+        return bool(status.open_ledgers)
+
+    async def _close(self, ledger_ids: Sequence[int]) -> None:
+        self.problems = []
+        for ledger_id in ledger_ids:
+            try:
+                await self._client.recover_ledger(ledger_id, password=self._password)
+            except ReplogError as error:
+                self.problems.append(f"  ledger {ledger_id} was not recovered: {error}")
+
+
+async def _until_safe(
+    client: Client, status: DrainStatus, wait_s: float, recovery: _Recovery | None = None
+) -> DrainStatus:
     """Looks until it was safe twice, `_SETTLE_S` apart, or for `wait_s`; the second look may come later. A client
-    may have chosen the bookie just before the first one."""
+    may have chosen the bookie just before the first one. With `recovery`, ledgers that stay open are closed at each look."""
     ends_at_s = trio.current_time() + wait_s
     was_safe = False
     while not (was_safe and status.is_safe_to_stop):
@@ -76,19 +106,11 @@ async def _until_safe(client: Client, status: DrainStatus, wait_s: float) -> Dra
         left_s = ends_at_s - trio.current_time()
         if not was_safe and left_s <= 0:
             break
+        if recovery is not None:
+            await recovery.close_left(status)
         await trio.sleep(_SETTLE_S if was_safe else min(_LOOK_S, left_s))
         status = await client.drain_status(status.bookie_id)
     return status
-
-
-async def _recover(client: Client, status: DrainStatus, password: bytes) -> list[str]:
-    problems = []
-    for each in status.open_ledgers:
-        try:
-            await client.recover_ledger(each.ledger_id, password=password)
-        except ReplogError as error:
-            problems.append(f"  ledger {each.ledger_id} was not recovered: {error}")
-    return problems
 
 
 def _words(status: DrainStatus) -> list[str]:
