@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from replog.client.ledgers import Ledgers
-from replog.errors import LedgerNotFoundError, LogNotFoundError, PositionError, TrimBlockedError
+from replog.errors import LogNotFoundError, PositionError, TrimBlockedError
 from replog.hookspecs import LogTrimmed
 from replog.log.cursor_catalog import CursorCatalog
 from replog.log.editing import edit
@@ -15,7 +15,7 @@ from replog.log.log_records import LogRecords
 from replog.log.producers import ProducerRecords
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.dropping import LogDeleting, LogTrimming
-from replog.protocol.model import LogMetadata, LogPage, Position, Segment
+from replog.protocol.model import LogMetadata, Position
 from replog.records.logs import list_log_names
 from replog.records.paths import log_key_path
 
@@ -48,7 +48,7 @@ async def trim(
         if trimmed == head:
             return None
         first = trimmed.first_segment_number
-        return head.trimmed_before(first, await _end_before(first, head, ledgers, driver.records))
+        return head.trimmed_before(first, await _end_before(first, head, driver.records))
 
     with suppress(LogNotFoundError):  # the machine raises it after it has removed what is left of the log
         await edit(name, cut, ledgers, driver.records)
@@ -68,31 +68,15 @@ async def trim(
     return first
 
 
-async def _end_before(number: int, head: LogMetadata, ledgers: Ledgers, logs: LogRecords) -> Position | None:
+async def _end_before(number: int, head: LogMetadata, logs: LogRecords) -> Position | None:
     """Behind the last entry before this segment of a log; None if nobody knows the end of a ledger there yet."""
-    page: LogPage | None = None
     for each in range(number - 1, head.first_segment_number - 1, -1):
-        if each < head.first_listed_number and (page is None or page.number != head.page_of(each)):
-            page = await logs.page(head.name, head.page_of(each))
-        listed = head.segments if page is None else page.segments
-        segment = next((segment for segment in listed if segment.number == each), None)
-        entries = None if segment is None else await _entries_in(segment, ledgers)
+        entries = await logs.entries_in(head.name, each)
         if entries is None:
             return None
         if entries:
             return Position(each, entries)
     return head.trimmed_to
-
-
-async def _entries_in(segment: Segment, ledgers: Ledgers) -> int | None:
-    """How many entries a segment has; None if its ledger is not closed, or gone."""
-    if segment.contents is not None:
-        return segment.contents.entries
-    try:
-        ledger, _ = await ledgers.records.get_head(segment.ledger_id)
-    except LedgerNotFoundError:
-        return None
-    return None if ledger.last_entry_id is None else ledger.last_entry_id + 1
 
 
 async def delete(name: str, ledgers: Ledgers, driver: LogDriver, cursors: CursorCatalog, password: bytes) -> None:

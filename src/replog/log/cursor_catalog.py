@@ -25,7 +25,6 @@ from replog.errors import (
     CursorNotFoundError,
     KeyExistsError,
     KeyNotFoundError,
-    LedgerNotFoundError,
     LogNotFoundError,
     MetastoreUncertainError,
     PositionError,
@@ -35,7 +34,7 @@ from replog.errors import (
 from replog.log.editing import edit
 from replog.log.log_records import LogRecords
 from replog.protocol.cursors import CursorRecord
-from replog.protocol.model import LedgerMetadata, LedgerState, LogCursor, LogMetadata, Position
+from replog.protocol.model import LogCursor, LogMetadata, Position
 from replog.records.encoding import encode
 from replog.records.logs import decode_cursor
 from replog.records.paths import cursor_election_key_path, log_cursor_key_path
@@ -237,16 +236,11 @@ class CursorCatalog:
 
     async def _check_held(self, head: LogMetadata, name: str, place: Position) -> None:
         """Raises `PositionError` if this is behind the end of a closed segment. Where an open one will end, nobody knows yet."""
-        found = await self._logs.segments(head.name, place.segment, place.segment + 1) if place.entry else ()
-        if not found:
-            return  # at the beginning; or trimmed meanwhile, which the change of the log's record finds out
-        try:
-            ledger, _ = await self._store.get(found[0].ledger_id)
-        except LedgerNotFoundError:
-            return
-        if ledger.state is LedgerState.CLOSED and place.entry > _last_entry(ledger) + 1:
+        # Of one that was trimmed meanwhile nobody knows it either: the change of the log's record finds that out.
+        entries = await self._logs.entries_in(head.name, place.segment) if place.entry else None
+        if entries is not None and place.entry > entries:
             raise PositionError(
-                f"{place} is not a position of log {head.name!r}: that segment ends at {_last_entry(ledger)}; "
+                f"{place} is not a position of log {head.name!r}: that segment ends at {entries - 1}; "
                 f"cursor {name!r} was not changed"
             )
 
@@ -283,22 +277,11 @@ class CursorCatalog:
         """The same place, but at the beginning of the next segment if it is at the end of a closed one."""
         begins_at = head.resume(begins_at) or begins_at
         while True:
-            number = begins_at.segment
-            found = await self._logs.segments(head.name, number, number + 1)
-            if not found:
-                return begins_at  # it was trimmed in spite of the cursor, or is not there yet
-            try:
-                ledger, _ = await self._store.get(found[0].ledger_id)
-            except LedgerNotFoundError:
+            # Nobody knows it of a segment that was trimmed in spite of the cursor, or is not there yet.
+            entries = await self._logs.entries_in(head.name, begins_at.segment)
+            if entries is None or begins_at.entry < entries:
                 return begins_at
-            if ledger.state is not LedgerState.CLOSED or begins_at.entry <= _last_entry(ledger):
-                return begins_at
-            begins_at = Position(number + 1, 0)
-
-
-def _last_entry(ledger: LedgerMetadata) -> int:
-    assert ledger.last_entry_id is not None, "a closed ledger has an end"
-    return ledger.last_entry_id
+            begins_at = Position(begins_at.segment + 1, 0)
 
 
 def _named(head: LogMetadata, name: str) -> LogCursor | None:

@@ -8,6 +8,7 @@ from replog.abc import Versioned
 from replog.client.ledgers import Ledgers
 from replog.errors import (
     KeyNotFoundError,
+    LedgerNotFoundError,
     LogNotFoundError,
     MetastoreCorruptError,
 )
@@ -90,6 +91,20 @@ class LogRecords:
             head, pages = await self.after_missing(head, start), {}
             if start < head.first_segment_number:
                 found = []  # otherwise there would be a gap
+
+    async def entries_in(self, name: str, segment_number: int) -> int | None:
+        """How many entries this segment of a log has; None if nobody knows: its ledger is not closed, or is gone, or the log
+        has no such segment. Raises as `segments`."""
+        found = await self.segments(name, segment_number, segment_number + 1)
+        if not found:
+            return None
+        if found[0].contents is not None:
+            return found[0].contents.entries
+        try:
+            ledger, _ = await self._records.get_head(found[0].ledger_id)
+        except LedgerNotFoundError:
+            return None
+        return None if ledger.last_entry_id is None else ledger.last_entry_id + 1
 
     async def _pages(self, name: str, numbers: Iterable[int]) -> dict[int, LogPage | None]:
         pages: dict[int, LogPage | None] = {}
