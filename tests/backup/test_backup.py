@@ -76,6 +76,21 @@ async def test_a_log_comes_back_with_its_positions_and_times(quorum: Quorum, tmp
         assert [data for _, data, _ in await records_of(client, "orders")][-1] == b"new"
 
 
+async def test_l6_reader_that_had_read_what_was_trimmed_goes_on_in_the_restored_log(tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 3)
+        await client.trim_log("orders", before="2:0")
+        await client.backup(tmp_path)
+        await write(client, "payments", 1)
+        await client.backup(tmp_path, ["payments"])
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await client.restore(tmp_path)
+        assert (await client.log_metadata("orders")).trimmed_to == replog.Position(1, 5)
+        assert (await client.log_metadata("payments")).trimmed_to == replog.Position(1, 0)
+        async with client.read_log("orders", after="1:4") as reader:
+            assert str((await reader.receive()).position) == "2:0"
+
+
 @pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(3, 2, 2)])
 async def test_keys_headers_and_tombstones_are_restored(quorum: Quorum, tmp_path: Path) -> None:
     async def read(client: replog.Client) -> list[replog.Record]:

@@ -120,3 +120,24 @@ async def test_cursor_moves_to_the_end_of_what_was_trimmed(autojump_clock: trio.
         await client.move_cursor("log", "billing", to="1:2")
         async with client.cursor("log", "billing") as cursor:
             assert (await cursor.receive()).data == b"2:0"
+
+
+@pytest.mark.parametrize(("held_s", "trimmed_to"), [(0.5, Position(1, 2)), (5.0, Position(2, 0))])
+async def test_trim_waits_a_second_for_a_ledger_to_be_closed(
+    held_s: float, trimmed_to: Position, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its writer has rolled, and closes it once the last entry is confirmed: until then nobody knows where it ends."""
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        async with client.write_log("log") as log, trio.open_nursery() as nursery:
+            await log.append(b"1:0")
+            for bookie in world.bookies:
+                bookie.wire.delay_s = held_s
+            await log.push(b"1:1")
+            nursery.start_soon(log.roll)
+            await trio.sleep(0.1)
+            assert (await other.log_metadata("log")).next_segment_number == 3
+            assert await other.trim_log("log", before="2:0") == Position(2, 0)
+            assert (await other.log_metadata("log")).trimmed_to == trimmed_to
+            for bookie in world.bookies:
+                bookie.wire.delay_s = 0.0
+            nursery.cancel_scope.cancel()

@@ -20,8 +20,9 @@ from typing import BinaryIO
 import attrs
 from crc32c import crc32c
 
-from replog.errors import BackupDamagedError
+from replog.errors import BackupDamagedError, PositionError
 from replog.protocol.envelope import Enveloped
+from replog.protocol.model import Position
 
 MAGIC = b"replog-backup\n\x01\x00"  # the last two bytes are the version
 MANIFEST_FORMAT = 1
@@ -199,10 +200,12 @@ class SavedSegment:
 
 @attrs.frozen
 class Manifest:
-    """What a back-up holds: segments of logs, by their names. `created_at_ms` is when it was finished."""
+    """What a back-up holds: segments of logs, by their names. `created_at_ms` is when it was finished. `trimmed_to` is behind the
+    last entry before the first segment of a log, where that is known."""
 
     created_at_ms: int
     logs: dict[str, tuple[SavedSegment, ...]]
+    trimmed_to: dict[str, Position] = attrs.field(factory=dict)
 
 
 def ledger_file_name(ledger_id: int) -> str:
@@ -213,7 +216,11 @@ def ledger_file_name(ledger_id: int) -> str:
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of a manifest: a JSON object, and behind it a line with the SHA-256 of that."""
     logs = {name: [list(attrs.astuple(each)) for each in segments] for name, segments in sorted(manifest.logs.items())}
-    body = _as_json({"format": MANIFEST_FORMAT, "created_at_ms": manifest.created_at_ms, "logs": logs}) + b"\n"
+    fields = {"format": MANIFEST_FORMAT, "created_at_ms": manifest.created_at_ms, "logs": logs}
+    if manifest.trimmed_to:
+        # A version that does not know it restores the logs without it.
+        fields["trimmed_to"] = {name: str(place) for name, place in sorted(manifest.trimmed_to.items())}
+    body = _as_json(fields) + b"\n"
     return body + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
@@ -233,8 +240,12 @@ def decode_manifest(path: Path, data: bytes) -> Manifest:
             )
             for name, segments in fields["logs"].items()
         }
-        return Manifest(int(fields["created_at_ms"]), logs)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        trimmed_to = {name: Position.parse(each) for name, each in fields.get("trimmed_to", {}).items()}
+        wrong = [name for name, place in trimmed_to.items() if not (1, 0) <= place <= (logs[name][0].number, 0)]
+        if wrong:
+            raise ValueError(f"log {wrong[0]!r} was not trimmed to {trimmed_to[wrong[0]]}")
+        return Manifest(int(fields["created_at_ms"]), logs, trimmed_to)
+    except (ValueError, TypeError, LookupError, AttributeError, PositionError) as error:
         raise BackupDamagedError(path, f"it is not a manifest: {error}") from error
 
 

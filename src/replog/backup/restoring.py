@@ -26,6 +26,7 @@ from replog.log import appending, sweeping
 from replog.log.log_driver import LogDriver
 from replog.log.log_records import LogRecords
 from replog.log.producers import ProducerRecords
+from replog.protocol.appending import Claim
 from replog.protocol.digest import DigestType
 from replog.protocol.envelope import has_id
 from replog.protocol.model import LogMetadata, Position
@@ -71,7 +72,7 @@ class Restorer:
                 raise BackupError(self._directory.path, f"it has no log {name!r}; it has {have}")
             # All of them, before the first is written: a restore that cannot be whole begins nothing.
             await self._check_is_new(name, found[name])
-        restored = [await self._restore(name, found[name]) for name in wanted]
+        restored = [await self._restore(name, found[name], manifest.trimmed_to.get(name)) for name in wanted]
         return BackupReport(str(self._directory.path), manifest.created_at_ms, tuple(restored))
 
     async def _check_is_new(self, name: str, segments: Sequence[SavedSegment]) -> None:
@@ -87,7 +88,9 @@ class Restorer:
                 "would mean two records. Restore into an empty cluster",
             )
 
-    async def _restore(self, name: str, segments: Sequence[SavedSegment]) -> SavedLog:
+    async def _restore(
+        self, name: str, segments: Sequence[SavedSegment], trimmed_to: Position | None = None
+    ) -> SavedLog:
         # What an earlier restore has left belongs to nobody.
         await sweeping.sweep(name, 0.0, None, self._ledgers, self._driver)
         job = f"restore-{self._ledgers.chance.token(8)}"
@@ -108,7 +111,8 @@ class Restorer:
             await ProducerRecords(self._ledgers).advance(ProducerWindow(empty))
         wanted = appending.addition(name, [ids[each.number] for each in segments], (job, 1), job, None)
         store = self._ledgers, self._driver, self._password
-        await appending.append(name, wanted, 0.0, *store, makes_log=True, claim=begun.token)
+        claim = Claim(begun.token, begun.begins_at if trimmed_to is None else trimmed_to)
+        await appending.append(name, wanted, 0.0, *store, makes_log=claim)
         size_bytes = sum(each.size_bytes for each in segments)
         return SavedLog(name, segments[0].number, segments[-1].number, size_bytes, len(segments))
 

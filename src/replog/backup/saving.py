@@ -55,15 +55,20 @@ async def save(
     with ExitStack() as stack:
         await run_in_thread(lambda: stack.enter_context(directory.locked()))
         before = await called(directory.manifest) or Manifest(0, {})
-        saved = dict(before.logs)
+        saved, trimmed_to = dict(before.logs), dict(before.trimmed_to)
         new: dict[str, int] = {}
         # Of all logs: a file is named after its ledger, and one that is there must not be replaced by another cluster's.
         known = {each.ledger_id: each for each in itertools.chain.from_iterable(before.logs.values())}
         for name in names:
             saver = _Saver(directory, ledgers, password, known)
+            head, _ = await logs.get(name)
             saved[name] = await saver.save(await logs.segments(name))
+            trimmed_to.pop(name, None)
+            # Otherwise it was trimmed meanwhile, and the next back-up knows where to.
+            if saved[name] and saved[name][0].number == head.first_segment_number:
+                trimmed_to[name] = head.trimmed_to
             new[name] = saver.new_segments
-        manifest = Manifest(ledgers.chance.time_ms(), saved)
+        manifest = Manifest(ledgers.chance.time_ms(), saved, trimmed_to)
         await run_in_thread(lambda: directory.write_manifest(manifest))
     return _report(directory, manifest, new)
 

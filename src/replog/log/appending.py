@@ -13,7 +13,7 @@ from replog.config.client import UNBOUNDED
 from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedError
 from replog.log.log_driver import NO_WRITERS, LogDriver
 from replog.log.since import time_ms_before
-from replog.protocol.appending import Addition, LogAppending
+from replog.protocol.appending import Addition, Claim, LogAppending
 from replog.protocol.model import Position, Segment, Transaction
 from replog.protocol.retiring import LogRetiring
 from replog.records.paths import ledger_key_path, log_key_path
@@ -93,11 +93,10 @@ async def append(
     driver: LogDriver,
     password: bytes,
     *,
-    makes_log: bool = False,
-    claim: str = "",
+    makes_log: bool | Claim = False,
 ) -> AppendedLedgers:
-    """Adds the ledgers. Raises as `Client.append_ledgers`; with `makes_log` also `ConfigError` if there is such a log. With
-    `claim` it makes the log of any number of ledgers: see `LogAppending`."""
+    """Adds the ledgers. Raises as `Client.append_ledgers`; with `makes_log` also `ConfigError` if there is such a log. With a
+    `Claim` for that, it makes the log of any number of ledgers: see `LogAppending`."""
     check_password(password)
     check_seconds("patience_s", patience_s)
     machine = LogAppending(
@@ -109,7 +108,6 @@ async def append(
         is_new_unbounded=ledgers.options.log_ledgers == UNBOUNDED,
         asks_leader=patience_s > 0,
         makes_log=makes_log,
-        claim=claim,
     )
     machine.start()
     # A job may hand in thousands of ledgers, and each is read: a fixed limit would make a large commit impossible for good.

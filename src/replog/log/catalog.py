@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import trio
+
 from replog.client.ledgers import Ledgers
 from replog.errors import LogNotFoundError, PositionError, TrimBlockedError
 from replog.hookspecs import LogTrimmed
@@ -20,6 +22,9 @@ from replog.records.logs import list_log_names
 from replog.records.paths import log_key_path
 
 _ELECTIONS_KEY = "elections"
+# How long a trim waits for ledgers to be closed: a leader that has rolled does it within milliseconds
+_CLOSING_S = 1.0
+_LOOK_S = 0.05
 
 
 async def trim(
@@ -48,9 +53,12 @@ async def trim(
         if trimmed == head:
             return None
         first = trimmed.first_segment_number
+        # Still unknown if a leader died before it could close the ledger: there may be entries that no reader has seen, as only a
+        # recovery finds out. So readers that have read up to there may have missed something, and are told that they have.
         return head.trimmed_before(first, await _end_before(first, head, driver.records))
 
     with suppress(LogNotFoundError):  # the machine raises it after it has removed what is left of the log
+        await _wait_closed(name, before, driver.records)
         await edit(name, cut, ledgers, driver.records)
     # The list was cut first: the machine deletes what is below its beginning, and stray pages. It cuts nothing (L3, L7).
     machine = LogTrimming(name, 1, ledgers.chance.token(), ledgers.chance.time_ms())
@@ -66,6 +74,15 @@ async def trim(
         )
         raise TrimBlockedError(name, needed.name, problem, needed.begins_at, first)
     return first
+
+
+async def _wait_closed(name: str, before: Position, logs: LogRecords) -> None:
+    """Waits a while until it is known where the entries before this segment end."""
+    head, _ = await logs.get(name)
+    number = min(before.segment, head.next_segment_number - 1)
+    with trio.move_on_after(_CLOSING_S):
+        while number > head.first_segment_number and await _end_before(number, head, logs) is None:  # noqa: ASYNC110 - no event
+            await trio.sleep(_LOOK_S)
 
 
 async def _end_before(number: int, head: LogMetadata, logs: LogRecords) -> Position | None:

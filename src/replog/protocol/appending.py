@@ -44,7 +44,7 @@ from replog.protocol.admitting import refusal, with_addition
 from replog.protocol.chaining import LogEffect, LogMachine, ReadLog, RecoverLedger
 from replog.protocol.contents import Contents, Known
 from replog.protocol.log_effects import CheckLedgers as CheckLedgers
-from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
+from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Position, Segment
 from replog.protocol.stages import Transitions, after, from_each
 
 _REQUESTS_MAX = 3  # takeovers and refusals end requests: the addition must not ask one leader after the other for good
@@ -121,6 +121,15 @@ class FindSegments(LogEffect):
     end: int
 
 
+@attrs.frozen
+class Claim:
+    """The record of a deleted log with this token: the caller wrote it, and nobody else uses it. The log that is made upon it was
+    trimmed up to there before."""
+
+    token: str
+    trimmed_to: Position
+
+
 class LogAppending(LogMachine):
     """One addition. When it is done, `is_new` is True if this machine made it; then `segments` are the ledgers' places.
 
@@ -128,9 +137,9 @@ class LogAppending(LogMachine):
     creates gets ledgers as `is_new_unbounded` says, once somebody leads it (L9). With `makes_log`, a log that is there by
     then is an error: the change of its record alone decides which of several makes it.
 
-    With `claim`, it makes the log of any number of ledgers, but only upon the record of a deleted log that has this token: the
-    caller wrote it, and nobody else uses it. The pages are tentative until the log's record counts on them. No two may write
-    pages upon the same version of the record, or one could count on the pages of the other."""
+    With a `Claim` for that, it makes the log of any number of ledgers, but only upon that record of a deleted log. The pages are
+    tentative until the log's record counts on them. No two may write pages upon the same version of the record, or one could
+    count on the pages of the other."""
 
     def __init__(
         self,
@@ -142,8 +151,7 @@ class LogAppending(LogMachine):
         *,
         is_new_unbounded: bool = False,
         asks_leader: bool = False,
-        makes_log: bool = False,
-        claim: str = "",
+        makes_log: bool | Claim = False,
     ) -> None:
         absent = LogMetadata(log_name, page_segments=page_segments, is_unbounded=is_new_unbounded)
         super().__init__(absent, None, nonce)
@@ -161,8 +169,6 @@ class LogAppending(LogMachine):
         self._requests_left = _REQUESTS_MAX if asks_leader else None  # None: it asks no leader, or is out of patience
         self._request: AppendRequest | None = None  # the last one
         self._makes_log = makes_log
-        self._claim_token = claim
-        self._paged: tuple[Segment, ...] = ()  # of the ledgers that are proposed: those in tentative pages
 
     @property
     def is_done(self) -> bool:
@@ -178,6 +184,11 @@ class LogAppending(LogMachine):
     def is_in_doubt(self) -> bool:
         """True if the addition may have been made, or still be made by the log's leader."""
         return not self.is_done and (self._change.proposed is not None or self._sought_from is not None)
+
+    @property
+    def _upon(self) -> Claim | None:
+        """The record upon which alone it makes the log, if there is one."""
+        return self._makes_log if isinstance(self._makes_log, Claim) else None
 
     def start(self) -> None:
         """Begins."""
@@ -198,16 +209,17 @@ class LogAppending(LogMachine):
         if is_log and self._makes_log:
             self._fail(ConfigError(f"there is a log {log.name!r} already: nothing was changed, choose another name"))
             return
-        if self._claim_token and log.token != self._claim_token:
+        if self._upon is not None and log.token != self._upon.token:
             self._fail(TakeoverFailedError(log.name, "somebody else began it meanwhile: nothing was added"))
             return
         pages, head = self._ready(self._now_ms)
+        head = head if self._upon is None else attrs.evolve(head, trimmed_to=self._upon.trimmed_to)
         problem = refusal(log, head, wanted)
         if problem is not None:
             self._fail(problem)
             return
         added = self._with_addition(head)
-        if self._claim_token:
+        if self._upon is not None:
             assert log.is_deleted, "only a log that is made gets pages of segments that it does not name yet"
             pages, added = added.split(is_tentative=True)
         self._prepared = added, pages
@@ -283,9 +295,9 @@ class LogAppending(LogMachine):
             assert self._change.proposed is None, "one change at a time"
             self._is_uncertain = False
             head, pages = self._prepared
-            if self._claim_token:
+            if self._upon is not None:
                 pages = tuple(page.with_contents(self._known) for page in pages)
-                self._paged = tuple(each for page in pages for each in page.segments)
+                self._prepared = head, pages
             self._propose(head.with_contents(self._known), pages)
 
     # -- a leader that stays (L10) --------------------------------------------------------------------------------------
@@ -330,7 +342,8 @@ class LogAppending(LogMachine):
             self._sought_from = None
             self._start_over()
         else:
-            is_named = self._claim((*self._paged, *self.metadata.segments))
+            paged = (each for page in self._prepared[1] if page.is_tentative for each in page.segments)
+            is_named = self._claim((*paged, *self.metadata.segments))
             assert is_named, "the log names what was added"
 
     def log_uncertain(self) -> None:
