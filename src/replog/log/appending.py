@@ -26,6 +26,8 @@ _LEDGER_S = 0.01  # for each ledger that has to be checked, beyond the time limi
 @attrs.frozen
 class AppendedLedgers:
     """The result of `Client.append_ledgers`. `is_new` is False if the transaction was committed before: then nothing was changed.
+    It may be True for two clients that add the same ledgers at the same time, if the answer to one's change was lost, or a leader
+    was asked: both find the ledgers in the log, whose record does not say who added them. They are in it once.
     `segments` are the ledgers' segments, in order, and `first` is their first position; () and None if there were no ledgers,
     or nothing was changed."""
 
