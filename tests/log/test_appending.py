@@ -288,9 +288,12 @@ async def test_retiring_survives_lost_answers_and_a_leader(autojump_clock: trio.
         assert await read_log(client) == [b"1", b"2"]
         with pytest.raises(LogNotFoundError):
             await client.retire_transactions("absent", ["a"])
-        for arguments in (("log", "a"), ("log", 7)):
-            with pytest.raises(ConfigError, match="must be a list of ids"):
+        for arguments in (("log", "a"), ("log", 7), ("log", [7])):
+            with pytest.raises(ConfigError, match="must be a list of texts"):
                 await client.retire_transactions(*arguments)
+        assert await client.retire_transactions("log", None) == []  # type: ignore[arg-type]
+        await client.append_ledgers("log", [], transaction=("b", 1))
+        assert await client.retire_transactions("log", iter(["b"])) == ["b"]  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="finite number of seconds"):
             await client.retire_transactions("log", older_than_s=-1)
 

@@ -439,7 +439,7 @@ async def test_retirement_survives_a_lost_answer(small: None, autojump_clock: tr
         with pytest.raises(LogNotFoundError):
             await client.retire_producers("absent", ["a"])
         for wrong in ("a", 5):
-            with pytest.raises(ConfigError, match="a list of names"):
+            with pytest.raises(ConfigError, match="a list of texts"):
                 await client.retire_producers("log", wrong)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="older_than_s"):
             await client.retire_producers("log", older_than_s=-1)

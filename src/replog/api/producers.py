@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from replog.client.ledgers import Ledgers
-from replog.errors import ConfigError
+from replog.config import names_in
 from replog.log.log_records import LogRecords
 from replog.log.producers import ProducerRecords
 from replog.log.since import time_ms_before
@@ -41,9 +41,7 @@ class ProducerVerbs(ABC):
         appends the entry again. They are those of `log_producers`; one that appends meanwhile may stay. Raises
         `LogNotFoundError`, `ConfigError`, `MetastoreError`. If it raises or is cancelled, they may be retired or not; retiring
         again is harmless."""
-        given: object = producers
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise ConfigError(f"producers={producers!r} must be a list of names")
+        names = names_in("producers", producers)
         before_ms = time_ms_before(older_than_s, self._ledgers.chance.time_ms())
         head, _ = await self._logs.get(name)
-        return await ProducerRecords(self._ledgers).retire(head, frozenset(producers), before_ms)
+        return await ProducerRecords(self._ledgers).retire(head, frozenset(names), before_ms)

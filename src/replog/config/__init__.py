@@ -15,6 +15,7 @@ from replog.config.checks import (
     check_number,
     check_seconds,
     check_types,
+    names_in,
     option,
     positive,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "check_labels",
     "check_number",
     "check_seconds",
+    "names_in",
     "check_types",
     "fault_of_labels",
     "ledger_password",

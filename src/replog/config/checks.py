@@ -105,6 +105,14 @@ def check_names(**given: object) -> None:
             raise ConfigError(f"{name}={value!r} must be a list of texts; nothing was changed")
 
 
+def names_in(name: str, value: object) -> tuple[str, ...]:
+    """The texts of this argument, a list or an iterator; none if it is None. Raises `ConfigError` as `check_names`."""
+    # An iterator that was checked would have none left.
+    found = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+    check_names(**{name: found})
+    return found or ()  # type: ignore[return-value]
+
+
 def check_seconds(name: str, value: object) -> None:
     """Raises `ConfigError` if the value is not a number of seconds that is 0 or more, and finite."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from replog.client.ledgers import Ledgers, check_custom, check_password
-from replog.config import check_seconds
+from replog.config import check_seconds, names_in
 from replog.config.client import UNBOUNDED
 from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedError
 from replog.log.log_driver import NO_WRITERS, LogDriver
@@ -77,11 +77,9 @@ async def retire(
 ) -> list[str]:
     """Makes a log forget transactions; returns their ids. Raises as `Client.retire_transactions`."""
     log_key_path(name)
-    given: object = transaction_ids
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigError(f"transaction_ids={transaction_ids!r} must be a list of ids")
+    ids = names_in("transaction_ids", transaction_ids)
     before_ms = time_ms_before(older_than_s, ledgers.chance.time_ms())
-    machine = LogRetiring(name, frozenset(transaction_ids), before_ms, ledgers.chance.token())
+    machine = LogRetiring(name, frozenset(ids), before_ms, ledgers.chance.token())
     machine.start()
     await driver.drive(machine, NO_WRITERS, b"")
     return list(machine.retired)
