@@ -56,6 +56,12 @@ def processor_s() -> float:
     return time.process_time() + ended.ru_utime + ended.ru_stime + running / _TICKS_PER_S
 
 
+def spent_s(before_s: float, after_s: float) -> float:
+    """What was used between two readings. One is too low if a process ends while it is taken: then the test may seem to have
+    given time back, and nothing is known but that it used little."""
+    return max(0.0, after_s - before_s)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     path = item.config.getoption("costs")
@@ -66,7 +72,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     cost = {
         "test": item.nodeid,
         "wall_s": round(time.perf_counter() - wall_s, 3),
-        "cpu_s": round(processor_s() - used_s, 3),
+        "cpu_s": round(spent_s(used_s, processor_s()), 3),
     }
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(cost) + "\n")  # one write, so that lines of several workers don't mix
