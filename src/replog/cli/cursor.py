@@ -43,13 +43,13 @@ def list_cursors(connection: Connection, name: Name, for_programs: AsJSON = Fals
     if for_programs:
         print_json({"log": name, "cursors": [_as_json(each, found.lags[each.name]) for each in found.cursors]})
     else:
-        listing = Listing(*_COLUMNS)
-        for each in found.cursors:
-            committed = time_for_people(each.committed_at_ms)
-            lag = lag_for_people(found.lags[each.name])
-            listing.add([each.name, each.begins_at, *lag, each.term, committed, each.owner or None])
-        listing.end()
+        Listing.show(_COLUMNS, (_row(each, found.lags[each.name]) for each in found.cursors))
     _tell_problem(found)
+
+
+def _row(cursor: CursorRecord, lag: CursorLag) -> list[object]:
+    committed = time_for_people(cursor.committed_at_ms)
+    return [cursor.name, cursor.begins_at, *lag_for_people(lag), cursor.term, committed, cursor.owner or None]
 
 
 async def _summary(connection: Connection, name: str) -> LogSummary:

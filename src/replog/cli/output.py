@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -159,6 +159,14 @@ class Listing:
         self._widths = [width for _, width in columns]
         self._headings = [heading for heading, _ in columns]
         self._has_begun = False
+
+    @classmethod
+    def show(cls, columns: Iterable[tuple[str, int]], rows: Iterable[Sequence[object]]) -> None:
+        """Print all these rows, and end."""
+        listing = cls(*columns)
+        for row in rows:
+            listing.add(row)
+        listing.end()
 
     def add(self, values: Sequence[object]) -> None:
         """Print a row; None is shown as a dash. A column with a negative width is aligned to the left."""

@@ -69,8 +69,8 @@ async def undrain(bookie_id: str, records: LedgerRecords, membership: Membership
 
 async def drain_status(bookie_id: str, records: LedgerRecords, membership: Membership) -> DrainStatus:
     """Reads every ledger's record, and returns what names the bookie."""
-    # Nobody has an empty id, and no key can be made of one.
-    cookie = await membership.cookie(bookie_id) if bookie_id else None
+    await _check_id(bookie_id, membership)
+    cookie = await membership.cookie(bookie_id)
     if cookie is None:
         raise await _unknown(bookie_id, membership)
     # Asked before the records are read: if it is true, clients could know of it all that time.
@@ -113,12 +113,17 @@ async def watch_draining(membership: Membership, leave: Callable[[Collection[str
 
 
 async def _set_draining(bookie_id: str, records: LedgerRecords, membership: Membership, *, is_draining: bool) -> None:
-    if not bookie_id:
-        raise await _unknown(bookie_id, membership)
+    await _check_id(bookie_id, membership)
     try:
         await change_cookie(records.metastore, bookie_id, lambda cookie: attrs.evolve(cookie, is_draining=is_draining))
     except KeyNotFoundError:
         raise await _unknown(bookie_id, membership) from None
+
+
+async def _check_id(bookie_id: str, membership: Membership) -> None:
+    """Raises `AdministrationError` for an empty id: nobody has it, and no key can be made of it."""
+    if not bookie_id:
+        raise await _unknown(bookie_id, membership)
 
 
 async def _unknown(bookie_id: str, membership: Membership) -> AdministrationError:

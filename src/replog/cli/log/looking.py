@@ -208,22 +208,21 @@ def _last_position(segment: Segment, facts: LedgerFacts | None) -> str | None:
     return f"{segment.number}:{facts.last_entry_id}"
 
 
+def _row(segment: Segment, facts: LedgerFacts | None) -> list[object]:
+    return [
+        segment.number,
+        segment.ledger_id,
+        "missing" if facts is None else facts.metadata.state.value,
+        None if facts is None else facts.entries,
+        None if facts is None else as_size(facts.size_bytes),
+        _last_position(segment, facts),
+        time_for_people(segment.created_at_ms),
+        None if facts is None else facts.metadata.custom.get("writer"),
+    ]
+
+
 def _print(metadata: LogMetadata, found: list[tuple[Segment, LedgerFacts | None]]) -> None:
-    listing = Listing(*_SEGMENT_COLUMNS)
-    for segment, facts in found:
-        listing.add(
-            [
-                segment.number,
-                segment.ledger_id,
-                "missing" if facts is None else facts.metadata.state.value,
-                None if facts is None else facts.entries,
-                None if facts is None else as_size(facts.size_bytes),
-                _last_position(segment, facts),
-                time_for_people(segment.created_at_ms),
-                None if facts is None else facts.metadata.custom.get("writer"),
-            ]
-        )
-    listing.end()
+    Listing.show(_SEGMENT_COLUMNS, (_row(segment, facts) for segment, facts in found))
     known = [facts for _, facts in found if facts is not None]
     entries = sum(facts.entries or 0 for facts in known)
     sizes = [facts.size_bytes for facts in known]

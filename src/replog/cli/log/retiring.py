@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import typer
@@ -36,13 +36,6 @@ def _retire(
         emit(f"log {name}: {counted(len(retired), what)} retired\n")
 
 
-def _show(columns: Iterable[tuple[str, int]], rows: Iterable[list[object]]) -> None:
-    listing = Listing(*columns)
-    for row in rows:
-        listing.add(row)
-    listing.end()
-
-
 # -- transactions -------------------------------------------------------------------------------------------------
 
 _TRANSACTION_COLUMNS = (("transaction", -40), ("number", 12), ("of", -6), ("committed", -20))
@@ -73,7 +66,7 @@ def transactions(
     if for_programs:
         print_json({"log": name, "transactions": [_transaction_as_json(each) for each in found]})
         return
-    _show(
+    Listing.show(
         _TRANSACTION_COLUMNS,
         ([each.transaction_id, each.number, _kind(each), time_for_people(each.committed_at_ms)] for each in found),
     )
@@ -134,7 +127,7 @@ def producers(
     if for_programs:
         print_json({"log": name, "producers": [_producer_as_json(each) for each in found]})
         return
-    _show(_PRODUCER_COLUMNS, ([each.name, each.ids[-1][0], time_for_people(each.last_ms)] for each in found))
+    Listing.show(_PRODUCER_COLUMNS, ([each.name, each.ids[-1][0], time_for_people(each.last_ms)] for each in found))
 
 
 def _producer_as_json(producer: KnownProducer) -> dict[str, object]:
