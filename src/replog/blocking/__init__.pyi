@@ -29,7 +29,10 @@ from replog.client.entries import Entry, EntryBatch
 from replog.client.losses import EntriesAtRisk
 from replog.client.rebalancing import RebalanceReport
 from replog.client.repair_progress import ReportProgress
-from replog.config import BookieOptions, ClientOptions
+from replog.config import (
+    BookieOptions,
+    ClientOptions,
+)
 from replog.errors import (
     ReplogError,
     StorageError,

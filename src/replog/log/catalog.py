@@ -22,8 +22,7 @@ from replog.records.logs import list_log_names
 from replog.records.paths import log_key_path
 
 _ELECTIONS_KEY = "elections"
-# How long a trim waits for ledgers to be closed: a leader that has rolled does it within milliseconds
-_CLOSING_S = 1.0
+_CLOSING_S = 1.0  # how long a trim waits for a leader that has rolled to close its ledger, which takes it milliseconds
 _LOOK_S = 0.05
 
 
@@ -36,10 +35,12 @@ async def trim(
     Raises `TrimBlockedError`, `LogNotFoundError`, `PositionError`, `MetastoreError`. If it raises or is cancelled, the log may be
     trimmed or not, and trimmed ledgers may wait to be deleted; the next trim, deletion, sweep or takeover deletes them (L7)."""
     needed: CursorRecord | None = None
+    is_closing = False
+    waits_until = trio.current_time() + _CLOSING_S
     producers = ProducerRecords(ledgers)
 
     async def cut(head: LogMetadata) -> LogMetadata | None:
-        nonlocal needed
+        nonlocal needed, is_closing
         if before.segment >= head.next_segment_number:
             last = head.next_segment_number - 1
             raise PositionError(
@@ -53,13 +54,18 @@ async def trim(
         if trimmed == head:
             return None
         first = trimmed.first_segment_number
+        end_before = await _end_before(first, head, driver.records)
         # Still unknown if a leader died before it could close the ledger: there may be entries that no reader has seen, as only a
         # recovery finds out. So readers that have read up to there may have missed something, and are told that they have.
-        return head.trimmed_before(first, await _end_before(first, head, driver.records))
+        may_be_open = end_before is None and first > head.first_open_number
+        is_closing = may_be_open and trio.current_time() < waits_until
+        return None if is_closing else head.trimmed_before(first, end_before)
 
     with suppress(LogNotFoundError):  # the machine raises it after it has removed what is left of the log
-        await _wait_closed(name, before, driver.records)
         await edit(name, cut, ledgers, driver.records)
+        while is_closing:
+            await trio.sleep(_LOOK_S)
+            await edit(name, cut, ledgers, driver.records)
     # The list was cut first: the machine deletes what is below its beginning, and stray pages. It cuts nothing (L3, L7).
     machine = LogTrimming(name, 1, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
@@ -76,19 +82,10 @@ async def trim(
     return first
 
 
-async def _wait_closed(name: str, before: Position, logs: LogRecords) -> None:
-    """Waits a while until it is known where the entries before this segment end."""
-    head, _ = await logs.get(name)
-    number = min(before.segment, head.next_segment_number - 1)
-    with trio.move_on_after(_CLOSING_S):
-        while number > head.first_segment_number and await _end_before(number, head, logs) is None:  # noqa: ASYNC110 - no event
-            await trio.sleep(_LOOK_S)
-
-
 async def _end_before(number: int, head: LogMetadata, logs: LogRecords) -> Position | None:
     """Behind the last entry before this segment of a log; None if nobody knows the end of a ledger there yet."""
     for each in range(number - 1, head.first_segment_number - 1, -1):
-        entries = await logs.entries_in(head.name, each)
+        entries = await logs.entries_in(head, each)
         if entries is None:
             return None
         if entries:

@@ -237,7 +237,7 @@ class CursorCatalog:
     async def _check_held(self, head: LogMetadata, name: str, place: Position) -> None:
         """Raises `PositionError` if this is behind the end of a closed segment. Where an open one will end, nobody knows yet."""
         # Of one that was trimmed meanwhile nobody knows it either: the change of the log's record finds that out.
-        entries = await self._logs.entries_in(head.name, place.segment) if place.entry else None
+        entries = await self._logs.entries_in(head, place.segment) if place.entry else None
         if entries is not None and place.entry > entries:
             raise PositionError(
                 f"{place} is not a position of log {head.name!r}: that segment ends at {entries - 1}; "
@@ -278,7 +278,7 @@ class CursorCatalog:
         begins_at = head.resume(begins_at) or begins_at
         while True:
             # Nobody knows it of a segment that was trimmed in spite of the cursor, or is not there yet.
-            entries = await self._logs.entries_in(head.name, begins_at.segment)
+            entries = await self._logs.entries_in(head, begins_at.segment)
             if entries is None or begins_at.entry < entries:
                 return begins_at
             begins_at = Position(begins_at.segment + 1, 0)

@@ -92,16 +92,21 @@ class LogRecords:
             if start < head.first_segment_number:
                 found = []  # otherwise there would be a gap
 
-    async def entries_in(self, name: str, segment_number: int) -> int | None:
-        """How many entries this segment of a log has; None if nobody knows: its ledger is not closed, or is gone, or the log
-        has no such segment. Raises as `segments`."""
-        found = await self.segments(name, segment_number, segment_number + 1)
-        if not found:
+    async def entries_in(self, head: LogMetadata, segment_number: int) -> int | None:
+        """How many entries this segment of the log with this record has; None if nobody knows: its ledger is not closed, or is
+        gone, or the log has no such segment. Costs a read each for the segment's page and ledger, where they are needed. Raises
+        as `get`."""
+        listed = head.segments
+        if segment_number < head.first_listed_number:
+            page = await self.page(head.name, head.page_of(segment_number))
+            listed = () if page is None else page.segments
+        segment = next((each for each in listed if each.number == segment_number), None)
+        if segment is None:
             return None
-        if found[0].contents is not None:
-            return found[0].contents.entries
+        if segment.contents is not None:
+            return segment.contents.entries
         try:
-            ledger, _ = await self._records.get_head(found[0].ledger_id)
+            ledger, _ = await self._records.get_head(segment.ledger_id)
         except LedgerNotFoundError:
             return None
         return None if ledger.last_entry_id is None else ledger.last_entry_id + 1
