@@ -153,7 +153,6 @@ SHELL_MUTANTS = (
                 catalog,
                 "trim",
                 "    with suppress(LogNotFoundError):",
-                "    import trio\n"
                 "    metadata, _ = await driver.records.get(name)\n"
                 "    for segment in metadata.segments:\n"
                 "        if segment.number < before.segment:\n"
