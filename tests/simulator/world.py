@@ -32,9 +32,7 @@ class Node:
 
     def after(self, delay: int, action: Action, *arguments: Any) -> None:
         """Does something later, if still alive."""
-        world = self.world
-        world._sequence += 1
-        heappush(world._heap, (world.now + delay, world._sequence, self.wake, (action, arguments)))
+        self.world.at(delay, self.wake, action, arguments)
 
     def wake(self, action: Action, arguments: tuple[Any, ...]) -> None:
         """Does something now, or when the pause ends."""
@@ -124,11 +122,7 @@ class World:
         key = source | target << 12 | KIND_NUMBERS[kind] << 24 | subject << 32
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
-        # `mix`, written out: this is done for every message.
-        bits = ((self._salt ^ (key | count << 54)) + 0x9E3779B97F4A7C15) & MASK
-        bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
-        bits ^= bits >> 31
+        bits = mix(self._salt ^ (key | count << 54))
         self.trace ^= bits
         return bits, count
 
@@ -180,8 +174,7 @@ class World:
                     delay += fault.amount
                 else:
                     target.after(delay + fault.amount, action, *arguments)
-        self._sequence += 1
-        heappush(self._heap, (self.now + delay, self._sequence, target.wake, (action, arguments)))
+        target.after(delay, action, *arguments)
 
     def _message_fault(self, bits: int, count: int, source: int, target: int, kind: str, subject: int) -> Fault | None:
         if self._given is not None:
