@@ -180,7 +180,10 @@ $(BIN)/pip:
 	can_make_venv() { "$$1" -c 'import ensurepip, venv' >/dev/null 2>&1 </dev/null; }
 	$(APT)
 	found=
-	for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do
+	# A distribution builds its Python optimized, pyenv does not unless told to: with the system's all tests take a fifth less.
+	system=/usr/bin/python3
+	{ new_enough $$system && can_make_venv $$system; } || system=
+	for python in $(or $(PYTHON),$$system python3 python3.14 python3.13 python3.12 python3.11); do
 		if new_enough "$$python"; then found=$$python; break; fi
 	done
 	if [ -z "$$found" ]; then
