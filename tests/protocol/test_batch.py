@@ -110,9 +110,9 @@ def test_a_batch_that_was_built_decodes_to_the_same(
     assert (found.ledger_id, found.last_add_confirmed, found.stamp) == (ledger_id, confirmed, stamp)
     assert (found.timestamp_ns, found.cumulative_length) == (timestamp_ns, cumulative_length)
     assert list(found.entry_ids) == [first + stride * place for place in range(len(payloads))]
-    assert [entry_id for entry_id in range(first - 2, first + stride * len(payloads)) if found.holds(entry_id)] == list(
-        found.entry_ids
-    )
+    assert [
+        entry_id for entry_id in range(first - 2, first + stride * (len(payloads) + 1)) if found.holds(entry_id)
+    ] == list(found.entry_ids)
 
 
 @given(payloads=payload_lists)
