@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.examples.programs import ROOT, WAIT_S, Program, short_path
 
 __all__ = ["short_path"]
 
-pytest.importorskip("celery", reason="needs the extra `recipes`")
+pytestmark = pytest.mark.skipif(find_spec("celery") is None, reason="needs the extra `recipes`")
 TASKS = 8  # at a time: as many as the worker takes at once
 CELERY = ("-m", "celery", "--app", "examples.celery_orders", "worker", "--concurrency", "2", "--loglevel", "INFO")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from replog import blocking
 from tests.examples.orders import everything
 from tests.examples.programs import WAIT_S, Program
 
-pytest.importorskip("django", reason="needs the extra `recipes`")
+pytestmark = pytest.mark.skipif(find_spec("django") is None, reason="needs the extra `recipes`")
 EXAMPLE = "examples/django_outbox.py"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from replog import blocking
 from tests.examples.orders import Load, ask, check_kept, listed
 from tests.examples.programs import Program
 
-pytest.importorskip("fastapi", reason="needs the extra `recipes`")
-pytest.importorskip("uvicorn", reason="needs the extra `recipes`")
+# Not imported here: each worker of pytest-xdist collects this file, and a process of its own uses them.
+pytestmark = pytest.mark.skipif(not (find_spec("fastapi") and find_spec("uvicorn")), reason="needs the extra `recipes`")
 
 
 def started(directory: Path) -> Program:

@@ -13,12 +13,13 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.servers import spark_forks
 from tests.servers.bookies import Bookies, serving_bookies
 from tests.servers.fixtures import need
 
@@ -55,29 +56,39 @@ def missing() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[SparkSession]:
     """The one session. Its workers are this Python, and find replog and the tests; the format `replog` is found by the module
-    `pyspark_replog`."""
+    `pyspark_replog`. In the long lane they import all of that themselves."""
     need(missing())
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
-        yield session
+    place = tmp_path_factory.mktemp("spark")
+    with ExitStack() as stack:
+        environment = {}
+        if not pytestconfig.getoption("long"):
+            forks = stack.enter_context(spark_forks.forking(place, {"PYTHONPATH": PYTHONPATH}))
+            path = os.pathsep.join([PYTHONPATH, str(spark_forks.STAND_IN)])
+            environment = {"PYTHONPATH": path, spark_forks.VARIABLE: forks}
+        yield stack.enter_context(spark_session(place, environment=environment))
 
 
 @contextmanager
 def spark_session(
-    place: Path, master: str = MASTER, more_settings: Mapping[str, str] | None = None
+    place: Path,
+    master: str = MASTER,
+    more_settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session with a Java of its own, which has ended when the context is left."""
     from pyspark.sql import SparkSession
 
-    environment = {
+    variables = {
         "PYSPARK_PYTHON": sys.executable,  # else workers run whatever python3 is first in PATH
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": PYTHONPATH,
+        **(environment or {}),
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
+        for name, value in variables.items():
             patch.setenv(name, value)
         builder = SparkSession.builder.master(master).appName("replog's tests")
         settings = {"spark.local.dir": str(place / "local"), "spark.sql.warehouse.dir": str(place / "warehouse")}
