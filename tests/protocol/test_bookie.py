@@ -166,3 +166,15 @@ def test_answers_name_mark_and_term() -> None:
     bookie.handle(WriteLastAddConfirmedRequest(2, 7, KEY, 1, proof_of(2)))
     response = bookie.handle(FenceRequest(3, 7, KEY, 2))
     assert (response.request_id, response.last_add_confirmed, response.fence_term) == (3, 3, 2)
+
+
+def test_what_a_failed_commit_left_in_memory_is_asked_for_again() -> None:
+    """R3, B7: the fence's term and the ledger's key are kept in memory first, and nobody is told before they are durable."""
+    bookie = Bookie()
+    failed = bookie.accept(FenceRequest(1, 7, KEY, 3))  # and its commit finds no space
+    repeated = bookie.accept(FenceRequest(2, 7, KEY, 3))
+    assert repeated.mutations == failed.mutations != []
+    assert bookie.finish(repeated).status is Status.OK
+    assert bookie.disk.marks[7].fence_term == 3
+    assert bookie.disk.marks[7].key == stored_ledger_key(KEY)
+    assert bookie.accept(FenceRequest(3, 7, KEY, 3)).mutations == []
