@@ -22,6 +22,7 @@ def test_no_seed_breaks_linearizability() -> None:
     assert "answered" in traced(0)[0]
 
 
+@pytest.mark.long(is_sampled=False)  # that simulations repeat is seen in tests/testing/simulating
 def test_a_seed_has_one_trace() -> None:
     again: list[str] = []
     run(0, trace=again)

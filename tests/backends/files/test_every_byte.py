@@ -15,7 +15,7 @@ from replog.testing.disk import SECTOR_BYTES, MemoryDisk
 from tests.backends.files.small_storage import SmallStorage, index_is_whole, make_small_storage
 from tests.backends.files.small_storage import small_files as small_files
 
-SAMPLE = 401  # one byte of so many, in `make test`
+SAMPLE = 811  # one byte of so many, in `make test`
 BOTH = pytest.mark.parametrize("elsewhere", [False, True], ids=["inside", "elsewhere"])
 ELSEWHERE_IS_LONG = pytest.mark.parametrize(
     "elsewhere", [False, pytest.param(True, marks=pytest.mark.long(is_sampled=False))], ids=["inside", "elsewhere"]
@@ -43,7 +43,7 @@ def places(path: str, content: bytes) -> list[int]:
 
 
 def sampled(whole: list[int]) -> list[int]:
-    return whole[:HEADER_BYTES:5] + whole[HEADER_BYTES::SAMPLE]
+    return whole[:HEADER_BYTES:9] + whole[HEADER_BYTES::SAMPLE]
 
 
 def is_ignored(made: SmallStorage, path: str, offset: int) -> bool:
@@ -172,7 +172,7 @@ def test_several_things_at_once(elsewhere: bool, is_long: bool) -> None:
     made = make_small_storage(elsewhere=elsewhere)
     paths = [path for path in made.files() if path.endswith(LOG_FILES) or path in (MARK, DOUBT)]
     outcomes: Counter[str] = Counter()
-    for seed in range(6000 if is_long else 80):
+    for seed in range(6000 if is_long else 40):
         chance = random.Random(seed)
         disk = made.disk.after_kill()
         for _ in range(chance.choice((1, 2, 2, 3, 6))):

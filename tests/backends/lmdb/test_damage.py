@@ -308,7 +308,7 @@ def test_flipped_byte_behind_the_roots_is_never_absence(tmp_path: Path, is_long:
     chance = random.Random(3)
     used = [at for at in range(8192, len(content)) if content[at]]
     counts: dict[int, int] = {}
-    for offset in chance.sample(used, 150 if is_long else 50):
+    for offset in chance.sample(used, 150 if is_long else 25):
         torn = bytearray(content)
         torn[offset] ^= 1 << chance.randrange(8)
         data.write_bytes(torn)
@@ -322,4 +322,4 @@ def test_flipped_byte_behind_the_roots_is_never_absence(tmp_path: Path, is_long:
         assert status in (0, 1) or status < 0, f"byte {offset} was flipped: wrong or denied"
         assert status != -signal.SIGALRM
     assert counts[0] >= 1
-    assert counts[1] > 3
+    assert counts[1] > (3 if is_long else 1)

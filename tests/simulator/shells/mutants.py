@@ -420,7 +420,7 @@ SHELL_MUTANTS = (
         "L11",
         "a new leader knows only the ids of the record, and not those of the segments behind it",
         (Patch(Producers, "_read_behind", "for segment in found:", "for segment in found[:0]:"),),
-        3,
+        5,
         strategy="repeats",
     ),
     Mutant(
@@ -428,7 +428,7 @@ SHELL_MUTANTS = (
         "L11",
         "a repetition of an append in flight is answered before the first one is confirmed",
         (Patch(LogWriter, "_wait_confirmed", "last_add_confirmed < position.entry", "last_add_confirmed < -1"),),
-        3,
+        5,
         strategy="repeats",
     ),
 )

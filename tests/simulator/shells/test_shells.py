@@ -18,12 +18,13 @@ from tests.simulator.shells.terms import TERMS
 from tests.simulator.shells.weather import FULL, STRATEGIES
 
 RARE = 22  # a seed whose metastore loses answers
-SEEDS = int(os.environ.get("SHELL_SEEDS", "2"))  # more of them, to look for more
-SEEDS_LONG = max(12, SEEDS)  # in the long lane: every strategy has its turn
+SEEDS_LONG = max(12, int(os.environ.get("SHELL_SEEDS", "12")))  # in the long lane: every strategy has its turn
 DOUBTING = 26  # a seed in which a bookie in doubt refuses an add
 SHORT = 9  # a seed that is soon over
-REPEATS_SEED = 1  # a seed in which ids are answered, repeated, forgotten and trimmed
-TERMS_SEED = 1  # a seed whose ledger outgrows its record
+QUICK = (0, SHORT)  # seeds of two strategies, both soon over
+REPEATS_SEED = 7  # a short seed in which ids are answered, repeated, forgotten and trimmed
+TERMS_SEED = 4  # a short seed whose ledger outgrows its record
+REQUESTS_SEED = 4  # a short seed in which a leader answers a committer
 LOSSY = 20  # a seed in which single requests and answers are lost: few have that
 
 
@@ -32,7 +33,7 @@ def run(seed: int) -> ShellResult:
     return simulate_shells(seed)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", QUICK)
 def test_no_seed_breaks_a_rule(seed: int) -> None:
     assert run(seed).violation is None, f"python -m tests.simulator --shells --first {seed} --seeds 1 --trace"
 
@@ -99,7 +100,11 @@ def test_terms_and_chunks_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in range(1, 16))]
+    "seed",
+    [
+        pytest.param(each, marks=() if each == REQUESTS_SEED else pytest.mark.long(is_sampled=False))
+        for each in range(16)
+    ],
 )
 def test_leaders_stay_and_order_is_kept_when_jobs_commit(seed: int) -> None:
     """L10: leaders that hear late what they have written, and committers without patience."""
@@ -107,7 +112,7 @@ def test_leaders_stay_and_order_is_kept_when_jobs_commit(seed: int) -> None:
     assert result.violation is None, (
         f"python -m tests.simulator --shells --strategy requests --first {seed} --seeds 1 --trace"
     )
-    assert result.coverage["leader answers a committer"] or seed
+    assert result.coverage["leader answers a committer"] or seed != REQUESTS_SEED
 
 
 @pytest.mark.long(is_sampled=False)
@@ -136,16 +141,19 @@ def test_a_seed_has_one_trace_in_every_process() -> None:
 
 
 def test_a_seed_has_one_trace_whatever_ran_before_it() -> None:
-    transcripts: tuple[list[str], list[str]] = ([], [])
-    digests = {simulate_shells(SHORT, transcript).digest for transcript in transcripts}
-    assert transcripts[0] == transcripts[1]
-    assert len(transcripts[0]) > 1000
-    assert digests == {run(SHORT).digest}
+    transcript: list[str] = []
+    digest = simulate_shells(SHORT, transcript).digest
+    assert len(transcript) > 1000
+    if digest != run(SHORT).digest:
+        again: list[str] = []
+        simulate_shells(SHORT, again)
+        assert transcript == again
+    assert digest == run(SHORT).digest
 
 
 def test_seeds_differ() -> None:
-    assert len({run(seed).digest for seed in range(SEEDS)}) == SEEDS
-    assert len({run(seed).strategy for seed in range(SEEDS)}) > 1
+    assert len({run(seed).digest for seed in QUICK}) == len(QUICK)
+    assert len({run(seed).strategy for seed in QUICK}) == len(QUICK)
 
 
 def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +164,7 @@ def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_finds_a_bug_and_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--shells", "--mutant", "acknowledged-before-durable", "--seeds", "3"]) == 0
+    assert main(["--shells", "--mutant", "acknowledged-before-durable", "--first", str(SHORT), "--seeds", "3"]) == 0
     said = capsys.readouterr().out
     assert "VIOLATION B1" in said
     again = said.rstrip().rpartition("tests.simulator ")[2].split()
@@ -165,7 +173,22 @@ def test_the_command_finds_a_bug_and_says_how_to_repeat_it(capsys: pytest.Captur
 
 
 def test_a_known_bug_that_is_not_found_is_a_failure() -> None:
-    assert main(["--shells", "--mutant", "any-answer-counts", "--strategy", "calm", "--seeds", "1"]) == 1
+    assert (
+        main(
+            [
+                "--shells",
+                "--mutant",
+                "any-answer-counts",
+                "--strategy",
+                "metastore",
+                "--first",
+                str(SHORT),
+                "--seeds",
+                "1",
+            ]
+        )
+        == 1
+    )
 
 
 def test_the_command_lists_the_known_bugs(capsys: pytest.CaptureFixture[str]) -> None:
