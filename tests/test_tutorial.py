@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,8 +29,13 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests import forks
+
 PAGES = Path(__file__).parents[1] / "docs" / "tutorial"
 STEP = re.compile(r"^<!-- (file|type|keeps running|appears) ?(\S*) -->\n+```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# Programs that are forked from a process that has imported replog, if nothing of their line is for a shell to do.
+FORKED = {"python": (), "replog": ("-m", "replog.cli")}
+MEANT_FOR_A_SHELL = frozenset("|&;<>()$`\n*?[]#~=%{}!")
 WITHIN_S = 120.0  # for one step, on a busy machine
 
 
@@ -83,16 +89,23 @@ class Terminals:
         if command.line.startswith("export "):
             self.exports.append(command.line)
             return
-        done = subprocess.run(
-            ["bash", "-c", "\n".join([*self.exports, command.line])],
+        done = self._run(command.line)
+        assert done.returncode == 0, f"{command.line}: {done.stderr}"
+        assert is_shown(command.expected, done.stdout), f"{command.line} printed:\n{done.stdout}{done.stderr}"
+
+    def _run(self, line: str) -> subprocess.CompletedProcess[str]:
+        program, *arguments = line.split(maxsplit=1)
+        if program in FORKED and not self.exports and not set(line) & MEANT_FOR_A_SHELL:
+            command = [sys.executable, *FORKED[program], *shlex.split(" ".join(arguments))]
+            return forks.run(command, cwd=self.directory, env=self._environment, timeout=WITHIN_S)
+        return subprocess.run(
+            ["bash", "-c", "\n".join([*self.exports, line])],
             cwd=self.directory,
             env=self._environment,
             timeout=WITHIN_S,
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, f"{command.line}: {done.stderr}"
-        assert is_shown(command.expected, done.stdout), f"{command.line} printed:\n{done.stdout}{done.stderr}"
 
     @contextmanager
     def running(self, command: Command) -> Iterator[subprocess.Popen[str]]:
