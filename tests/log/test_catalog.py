@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -255,7 +256,9 @@ async def test_custom_metadata_is_text(autojump_clock: trio.testing.MockClock) -
 
 @pytest.mark.slow
 async def test_a_metastore_that_loses_every_answer_ends_every_call(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client(QUICK) as client:
+    """Until its deadline a call tries again many times a second, so deadlines are short here."""
+    hasty = attrs.evolve(QUICK, metastore_timeout_s=0.5, recovery_timeout_s=4.0, takeover_timeout_s=8.0)
+    async with cluster() as world, world.client(hasty) as client:
         with pytest.raises(MetastoreError):
             async with client.write_log("log") as log:
                 await log.append(b"0")

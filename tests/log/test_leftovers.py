@@ -118,7 +118,7 @@ async def run_until_cut(world: Cluster, verb: Verb, changes: int, *, is_cancelle
                     scope.cancel()
 
                 nursery.start_soon(cancel)
-            with suppress(ReplogError), trio.move_on_after(30):  # a leader tries to roll for as long as it leads
+            with suppress(ReplogError), trio.move_on_after(12):  # a leader tries to roll for as long as it leads
                 await verb(client)
             nursery.cancel_scope.cancel()
     return metastore.cut.is_set()

@@ -21,6 +21,7 @@ from replog.spark.values import FORMAT_KEY, SCHEMA_KEY, ValueFormat, ValueSchema
 from replog.spark.writing import Attempt, WrittenPartition, outputs_of, write_partition
 from replog.testing import Fault, FaultyMetastore
 from tests.kit import ONE, Cluster, cluster, read_log
+from tests.lanes.seeds import some
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask, ledgers_of, listed_ids, rows_of
 
@@ -251,8 +252,17 @@ class Outage:
         return self._fault
 
 
-@pytest.mark.parametrize("transaction", [None, ("txn:nightly", 1)])
-@pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.UNAVAILABLE, Fault.ARRIVES_LATE])
+@pytest.mark.parametrize(
+    ("fault", "transaction"),
+    some(
+        [
+            *((fault, None) for fault in (Fault.ANSWER_LOST, Fault.UNAVAILABLE, Fault.ARRIVES_LATE)),
+            *((fault, ("txn:nightly", 1)) for fault in Fault if fault is not Fault.CONFLICT),
+            (Fault.REQUEST_LOST, None),  # the dearest
+        ],
+        few=7,
+    ),
+)
 async def test_a_commit_goes_on_until_the_metastore_is_back(
     fault: Fault, transaction: tuple[str, int] | None, autojump_clock: trio.testing.MockClock
 ) -> None:

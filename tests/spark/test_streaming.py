@@ -97,12 +97,12 @@ def test_each_entry_is_in_one_micro_batch(metastore: str, spark_log: str, limit:
 
 
 def test_limits_of_bytes_with_entries_of_many_sizes(metastore: str, spark_log: str) -> None:
-    payloads = [bytes(size * 37 % 1000) for size in range(120)]
+    payloads = [bytes(size * 37 % 1000) for size in range(60)]
 
     async def append(client: replog.Client) -> None:
         async with client.write_log(spark_log) as writer:
-            for start in range(0, 120, 40):
-                await writer.extend(payloads[start : start + 40])
+            for start in range(0, 60, 20):
+                await writer.extend(payloads[start : start + 20])
 
     ask(metastore, append)
     reader = stream_reader(metastore, spark_log)
