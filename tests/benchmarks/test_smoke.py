@@ -93,6 +93,7 @@ DEAR = {
     "repair",
     "shapes-ensembles",
     "storage-index",
+    "storage-point",
 }
 # Much like `push`, which runs among all tests, and dearer.
 ALIKE = {"asyncio", "extend", "scan", "shapes-segments", "tasks", "upkeep"}
@@ -208,6 +209,7 @@ def test_round_is_discarded_when_the_machine_is_busy(
     assert found["compared"] == []
 
 
+@pytest.mark.long
 def test_round_counts_when_the_machine_is_quiet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,8 +32,6 @@ BUGS = {
     "a transfer may leave a debt": (" and self.balances[source] >= int(amount)", "", 3),
 }
 
-FOUND_SOON = "a leader answers before its record is confirmed"  # the one that is looked for among all tests
-
 
 def copy_with(old: str, new: str) -> ModuleType:
     """A copy of the bank with other text in one place."""
@@ -56,10 +54,8 @@ def test_no_seed_breaks_the_bank(seed: int) -> None:
     assert "leaders" in run(seed)
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [pytest.param(each, marks=() if each == FOUND_SOON else pytest.mark.long(is_sampled=False)) for each in BUGS],
-)
+@pytest.mark.long(is_sampled=False)  # bugs of the bank in test_bank.py are looked for among all tests
+@pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_of_the_bank_is_found(bug: str) -> None:
     old, new, seeds = BUGS[bug]
     bank = copy_with(old, new)
