@@ -108,7 +108,7 @@ class World:
         assert reader.machine.is_at_end
 
 
-@pytest.mark.parametrize("chunk", seeds(10, few=6, fast=3))
+@pytest.mark.parametrize("chunk", seeds(10, few=3))
 def test_random_schedules_of_a_writer_and_recoveries(chunk: int) -> None:
     """R2-R9, C1-C6, W2 together: 40 schedules each, every one ended by a recovery that nothing disturbs."""
     interesting = 0

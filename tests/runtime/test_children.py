@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from replog.runtime.children import Child, ChildFailedError, ChildProcess, python_module, running_child
+from tests.lanes.seeds import some
 
 pytestmark = pytest.mark.real
 
@@ -74,8 +75,20 @@ async def test_child_is_dead_when_its_context_is_left() -> None:
 
 
 @pytest.mark.usefixtures("endless")
-@pytest.mark.parametrize("kind", ["module", "program", "input"])
-@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "is_stopped"),
+    some(
+        [
+            ("module", False),
+            ("program", False),
+            ("input", True),
+            ("module", True),
+            ("program", True),
+            ("input", False),
+        ],
+        few=3,
+    ),
+)
 def test_child_is_killed_when_its_parent_is(kind: str, is_stopped: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT, kind], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
