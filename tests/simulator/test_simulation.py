@@ -21,9 +21,9 @@ from tests.simulator.plan import Fault, Op, node_name, node_number
 from tests.simulator.shrink import minimize, shrink
 from tests.simulator.world import World
 
-CHUNK = 200
-CHUNKS = range(0, 400, CHUNK)
-CHUNKS_LONG = range(400, 2000, CHUNK)
+CHUNK = 125
+CHUNKS = range(0, 250, CHUNK)
+CHUNKS_LONG = range(250, 2000, CHUNK)
 RARE = 1027  # a seed in which a reader finds newer metadata
 
 
@@ -114,9 +114,9 @@ def test_ddmin_leaves_what_matters() -> None:
 
 
 def test_a_failing_seed_becomes_a_short_conversation() -> None:
-    mutant = mutant_named("replaced-acks-kept")
+    mutant = mutant_named("replaced-acks-kept")  # seed 85 found it last
     with mutant.applied():
-        result = next(filter(lambda each: each.violation, (simulate(draw_plan(seed)) for seed in range(500))))
+        result = next(filter(lambda each: each.violation, (simulate(draw_plan(seed)) for seed in range(80, 500))))
         small = shrink(result)
         faults = small.plan.faults or ()
         fewer_ops = [attrs.evolve(small.plan, ops=tuple(o for o in small.plan.ops if o != op)) for op in small.plan.ops]

@@ -228,10 +228,11 @@ def test_truncation_anywhere_is_never_absence(whole: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "share", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in range(1, 8))]
 )
-def test_zeroed_page_anywhere_is_never_absence(whole: Path, tmp_path: Path, share: int) -> None:
+@pytest.mark.sized
+def test_zeroed_page_anywhere_is_never_absence(whole: Path, tmp_path: Path, share: int, is_long: bool) -> None:
     pages = (whole / "data.mdb").stat().st_size // PAGE
     doubts = 0
-    for page in range(share, pages, 8 * max(1, pages // 160)):
+    for page in range(share, pages, (8 if is_long else 16) * max(1, pages // 160)):
         path = shutil.copytree(whole, tmp_path / "torn", dirs_exist_ok=True)
         zero(path / "data.mdb", page * PAGE, PAGE)
         is_started, is_in_doubt = judge_in_child(path)
@@ -252,13 +253,15 @@ def test_zeroed_tail_is_never_absence(whole: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(each, marks=pytest.mark.long(is_sampled=False)) for each in range(1, 8))]
 )
-def test_flipped_bit_anywhere_is_never_absence(whole: Path, tmp_path: Path, seed: int) -> None:
+@pytest.mark.sized
+def test_flipped_bit_anywhere_is_never_absence(whole: Path, tmp_path: Path, seed: int, is_long: bool) -> None:
     """In the roots and in LMDB's pages, too, and none ends the process."""
     content = (whole / "data.mdb").read_bytes()
     used = [at for at in range(len(content)) if content[at]]
     heads = [at for at in used if at % PAGE < 200]
     chance = random.Random(seed)
-    for offset in [*chance.sample(used, 7), *chance.sample(heads, 12), *chance.sample(range(152), 1)]:
+    of_any, of_heads = (7, 12) if is_long else (4, 6)
+    for offset in [*chance.sample(used, of_any), *chance.sample(heads, of_heads), *chance.sample(range(152), 1)]:
         path = shutil.copytree(whole, tmp_path / "torn", dirs_exist_ok=True)
         torn = bytearray(content)
         torn[offset] ^= 1 << chance.randrange(8)
