@@ -19,6 +19,7 @@ def test_exam(tmp_path: Path) -> None:
         return memory.open_storage(str(path))
 
     check_storage(open_storage, tmp_path, survives_processes=False)
+    assert list(tmp_path.iterdir()) == []
     for name in opened:
         memory.forget(name)
 

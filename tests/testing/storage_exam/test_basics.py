@@ -181,6 +181,7 @@ def opener(kind: type[MemoryStorage]) -> Callable[[Path], Storage]:
     return open_storage
 
 
+@pytest.mark.long(is_sampled=False)  # tests/backends/test_memory.py sees the same of the storage below it
 def test_a_right_one_passes_and_nothing_is_left(tmp_path: Path) -> None:
     check_storage(opener(Broken), tmp_path, survives_processes=False)
     assert list(tmp_path.iterdir()) == []

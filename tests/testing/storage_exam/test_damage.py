@@ -13,14 +13,22 @@ from replog.backends.memory import MemoryStorage
 from replog.errors import StorageDamagedError, StorageInUseError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.testing import check_storage, check_storage_damage
+from replog.testing.storage_exam import basics, doubts, holdings, marks
+from replog.testing.storage_exam.candidate import Candidate
 from tests.testing.storage_exam.log_storage import LogStorage
 from tests.testing.storage_exam.test_basics import opener
 
 
-def test_an_honest_one_passes_both_exams(tmp_path: Path) -> None:
+@pytest.mark.sized
+def test_an_honest_one_passes_both_exams(tmp_path: Path, is_long: bool) -> None:
+    """The checks that are left out of `make test` have tests in which the honest one passes each of them."""
     for name in ("exam", "damage"):
         (tmp_path / name).mkdir()
-    check_storage(LogStorage, tmp_path / "exam", kills=2, steps=50)
+    if is_long:
+        check_storage(LogStorage, tmp_path / "exam", kills=2, steps=50)
+    else:
+        for number, check in enumerate((*basics.CHECKS, *marks.CHECKS, *doubts.CHECKS, *holdings.CHECKS)):
+            check(Candidate(LogStorage, tmp_path / "exam" / f"{number}"))
     check_storage_damage(LogStorage, tmp_path / "damage", sample=6)
 
 
