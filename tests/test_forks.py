@@ -12,6 +12,7 @@ import pytest
 
 from tests import forks
 from tests.forks import Forked
+from tests.servers import spark_forks
 
 PROGRAMS = {
     "what it has": """
@@ -64,3 +65,12 @@ def test_it_is_stopped_and_killed_while_others_run() -> None:
         assert killed.wait(60) == -signal.SIGKILL
         assert other.communicate("")[0] == ""
         assert other.returncode == 3
+
+
+def test_only_what_spark_starts_is_forked_for_it() -> None:
+    """The session of Spark sets variables that each process has that a later test of the same worker starts."""
+    environment = {spark_forks.VARIABLE: "/nobody/listens", "PYTHONPATH": str(spark_forks.STAND_IN)}
+    ours = subprocess.run([sys.executable, "-m", "this"], capture_output=True, env=environment, timeout=60)
+    assert (ours.returncode, ours.stderr) == (0, b"")
+    theirs = subprocess.run([sys.executable, "-m", "pyspark.daemon"], capture_output=True, env=environment, timeout=60)
+    assert b"FileNotFoundError" in theirs.stderr

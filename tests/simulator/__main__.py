@@ -105,8 +105,7 @@ def _rarely_collected() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.enable()
-        gc.unfreeze()
+        gc.enable()  # and what pytest has frozen stays so
 
 
 def _search(options: argparse.Namespace, mutant: Mutant | None) -> Result | None:

@@ -31,5 +31,6 @@ def stand_for_a_fork(path: str) -> None:
     os._exit(status if status >= 0 else 128 - status)
 
 
-if sys.orig_argv[1:2] == ["-m"] and "REPLOG_SPARK_FORKS" in os.environ:
+# What else tests of the same worker start has the variable, too.
+if "REPLOG_SPARK_FORKS" in os.environ and " ".join(sys.orig_argv[1:]).startswith("-m pyspark."):
     stand_for_a_fork(os.environ["REPLOG_SPARK_FORKS"])
