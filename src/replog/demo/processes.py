@@ -32,7 +32,6 @@ QUORUM = Quorum(ensemble=3, write=3, ack=2)
 SILENCE_MAX_S = 2.0  # how long an append may stall for a silent bookie: short, because people wait for it
 _LINE_BYTES_MAX = 1 << 16
 _PUSHED_AT_ONCE = 64
-_STANDARD_OUTPUT = 1
 
 
 @attrs.frozen
@@ -66,7 +65,7 @@ def as_payload(entry: bytes) -> str:
 def _say(event: str, **fields: object) -> None:
     # A line shorter than PIPE_BUF is written as a whole: a kill leaves no half of one.
     line = json.dumps({"event": event, "at_s": time.monotonic(), **fields})
-    os.write(_STANDARD_OUTPUT, line.encode() + b"\n")
+    os.write(sys.stdout.fileno(), line.encode() + b"\n")
 
 
 class Observer:

@@ -79,7 +79,6 @@ def show_result(console: Console, result: Result) -> None:
 
 
 def _table_of_acts(acts: list[dict[str, Any]]) -> Table:
-    table = _new_table(*(act["title"].replace(": ", ":\n") for act in acts))
     takeovers = [act["takeover_s"] or {} for act in acts]
     rows = [
         ("confirmed by then", [act["entries_confirmed"] for act in acts]),
@@ -95,38 +94,33 @@ def _table_of_acts(acts: list[dict[str, Any]]) -> Table:
         ("knew it is fenced in", [act["leader_learnt_s"] for act in acts]),
         ("entries/s", [round(act["entries_per_s"]) for act in acts]),
     ]
-    for name, values in rows:
-        if any(value is not None for value in values):
-            table.add_row(name, *map(_shown, values))
-    table.add_section()
-    table.add_row("verdict", *(_verdict(act["passed"]) for act in acts))
-    return table
+    rows = [row for row in rows if any(value is not None for value in row[1])]
+    return _table([act["title"].replace(": ", ":\n") for act in acts], rows, [act["passed"] for act in acts])
 
 
 def _table_of_log(found: dict[str, Any]) -> Table:
     log = found["log"]
-    table = _new_table("The log")
     rows = [
-        ("entries confirmed", log["entries_confirmed"]),
-        ("in flight, and kept", log["entries_read"] - log["entries_confirmed"]),
-        ("entries read back", log["entries_read"]),
-        ("read by the follower", log["entries_followed"]),
-        ("  behind the last append", log["follower_behind_s"]),
-        ("throughput, entries/s", round(found["entries_per_s"])),
-        ("throughput, bytes/s", round(found["bytes_per_s"])),
+        ("entries confirmed", [log["entries_confirmed"]]),
+        ("in flight, and kept", [log["entries_read"] - log["entries_confirmed"]]),
+        ("entries read back", [log["entries_read"]]),
+        ("read by the follower", [log["entries_followed"]]),
+        ("  behind the last append", [log["follower_behind_s"]]),
+        ("throughput, entries/s", [round(found["entries_per_s"])]),
+        ("throughput, bytes/s", [round(found["bytes_per_s"])]),
     ]
-    for name, value in rows:
-        table.add_row(name, _shown(value))
-    table.add_section()
-    table.add_row("verdict", _verdict(found["passed"]))
-    return table
+    return _table(["The log"], rows, [found["passed"]])
 
 
-def _new_table(*headings: str) -> Table:
+def _table(headings: list[str], rows: list[tuple[str, list[float | None]]], passed: list[bool]) -> Table:
     table = Table(box=box.ROUNDED, header_style="bold")
     table.add_column("", no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
+    for name, values in rows:
+        table.add_row(name, *map(_shown, values))
+    table.add_section()
+    table.add_row("verdict", *(Text("PASSED", "bold green") if each else Text("FAILED", "bold red") for each in passed))
     return table
 
 
@@ -135,7 +129,3 @@ def _shown(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f} s"
-
-
-def _verdict(is_good: bool) -> Text:
-    return Text("PASSED", style="bold green") if is_good else Text("FAILED", style="bold red")
