@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 import trio
 
+from replog.abc import Metastore
 from replog.errors import MetastoreError, MetastoreUncertainError
 from tests.metastores.zookeeper.opening import kazoo_threads_end, opened
 from tests.servers.certificates import make_certificates
@@ -15,6 +17,16 @@ from tests.servers.fixtures import need
 from tests.servers.zookeeper import Settings, missing, url, zookeeper_server
 
 pytestmark = pytest.mark.needs_zookeeper
+
+
+async def refused(store: Metastore, why: str) -> None:
+    """Calls fail, and say why as soon as the first handshake has ended: on a busy machine not the first call."""
+    with trio.fail_after(60):
+        while True:
+            with pytest.raises(MetastoreError) as caught:
+                await store.get("a")
+            if re.search(why, str(caught.value)):
+                return
 
 
 async def test_tls_proves_both_sides(tmp_path: Path) -> None:
@@ -34,11 +46,9 @@ async def test_tls_proves_both_sides(tmp_path: Path) -> None:
         short = {**trusted, "request_timeout_s": 1}
         for options in (short, {**short, **stranger}):
             async with opened(server.url("/a", **options)) as store:
-                with pytest.raises(MetastoreError, match=r"not connected: .*127"):
-                    await store.get("a")
+                await refused(store, r"not connected: .*127")
         async with opened(server.url("/a", tls=True, request_timeout_s=1)) as store:  # the system's authorities
-            with pytest.raises(MetastoreError, match="CERTIFICATE_VERIFY_FAILED"):
-                await store.get("a")
+            await refused(store, "CERTIFICATE_VERIFY_FAILED")
 
 
 async def test_the_certificate_must_be_for_the_host_that_was_named(tmp_path: Path) -> None:
@@ -50,8 +60,7 @@ async def test_the_certificate_must_be_for_the_host_that_was_named(tmp_path: Pat
             await store.create("a", b"")
         address = f"127.1:{server.secure_port}"  # the same host, under a name that the certificate does not have
         async with opened(url(address, "/a", **{**trusted, "request_timeout_s": 1})) as store:
-            with pytest.raises(MetastoreError, match="Hostname mismatch"):
-                await store.get("a")
+            await refused(store, "Hostname mismatch")
         async with opened(url(address, "/a", tls_check_hostname=False, **trusted)) as store:
             assert (await store.get("a")).value == b""
 
