@@ -371,6 +371,23 @@ def test_writers_change_is_adopted() -> None:
     assert world.metadata.state is LedgerState.CLOSED
 
 
+def test_writers_change_is_adopted_by_who_only_removes_gaps() -> None:
+    """F4, W7: no bookie is replaced, so nobody is asked again before the record is changed."""
+    world = World(THREE, [(0, "abc"), (15, "abd")], LedgerState.OPEN)
+    world.write(missed={"b": [0]})
+    world.metadata = attrs.evolve(world.metadata, gaps=(Gap(1, 0, 2),))
+    steps = [lambda: changed(world, world.metadata.with_fragment(Fragment(24, ("a", "b", "e"))))]
+
+    def before_write(_proposed: LedgerMetadata) -> None:
+        if steps:
+            steps.pop()()
+
+    world.before_write = before_write
+    assert world.fill().replaced == {}
+    assert not world.metadata.gaps
+    assert [each.ensemble for each in world.metadata.fragments] == [tuple("abc"), tuple("abd"), tuple("abe")]
+
+
 def test_other_repairers_change_is_not_undone() -> None:
     """F4: it named another replacement first."""
     world = closed()
