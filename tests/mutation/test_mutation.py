@@ -1,8 +1,5 @@
 """Every mutant of the source still applies, what the page says of them is what is written down, and some are caught again."""
 
-import ast
-from functools import cache
-
 import pytest
 
 from tests.backends.files import mutants as journal
@@ -20,29 +17,8 @@ SAMPLE = ("found-record-is-own", "positive-not-waited-for", "loss-of-ack-quorum-
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
 def test_mutant_applies_to_the_source(mutant: SourceMutant) -> None:
-    text = (SOURCE / mutant.file).read_text(encoding="utf-8")
-    changed = mutant.changed(text)
-    compile(part_around(mutant, text, changed), mutant.file, "exec")
-
-
-def part_around(mutant: SourceMutant, text: str, changed: str) -> str:
-    """The statements of the changed module that its mistake is in: to compile all of them takes five times as long."""
-    lines = text.splitlines(keepends=True)
-    first = text.count("\n", 0, text.index(mutant.old))
-    last = first + mutant.old.count("\n")
-    around = [(start, end) for start, end in statements(mutant.file) if start <= last and first < end]
-    if not around or around[0][0] > first or around[-1][1] <= last:
-        return changed
-    before, behind = "".join(lines[: around[0][0]]), "".join(lines[around[-1][1] :])
-    return changed[len(before) : len(changed) - len(behind)]
-
-
-@cache
-def statements(file: str) -> list[tuple[int, int]]:
-    """In which lines, from 0 on, each statement of a module is, with its decorators."""
-    found = ast.parse((SOURCE / file).read_text(encoding="utf-8")).body
-    starts = [min([each.lineno, *(line.lineno for line in getattr(each, "decorator_list", []))]) for each in found]
-    return [(start - 1, each.end_lineno or start) for start, each in zip(starts, found, strict=True)]
+    changed = mutant.changed((SOURCE / mutant.file).read_text(encoding="utf-8"))
+    compile(changed, mutant.file, "exec")
 
 
 def test_mutants_of_the_simulators_apply() -> None:
