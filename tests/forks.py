@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 _ROOT = Path(__file__).parent.parent
-_REQUEST_BYTES = 1 << 17
+REQUEST_BYTES = 1 << 17
 _STREAMS = 3
-_ENDING_S = 60.0
+ENDING_S = 60.0
 
 
 # -- in the process of the tests ------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Forked:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, given: str | bytes | None = None, timeout: float = _ENDING_S) -> tuple[Any, Any]:
+    def communicate(self, given: str | bytes | None = None, timeout: float = ENDING_S) -> tuple[Any, Any]:
         """Gives it this to read, and reads all that it writes, until it has ended."""
         found: dict[str, Any] = {}
 
@@ -198,7 +198,7 @@ def run(
     command: Sequence[str | Path],
     *,
     given: str | bytes | None = None,
-    timeout: float = _ENDING_S,
+    timeout: float = ENDING_S,
     text: bool = True,
     stdout: int | IO[Any] | None = subprocess.PIPE,
     stderr: int | IO[Any] | None = subprocess.PIPE,
@@ -223,7 +223,7 @@ def _server() -> socket.socket:
     @atexit.register
     def end() -> None:
         ours.close()
-        process.wait(_ENDING_S)
+        process.wait(ENDING_S)
 
     return ours
 
@@ -244,7 +244,7 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
                     tell(status, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                     os.close(status)
                     continue
-                message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, _STREAMS + 1)
+                message, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, _STREAMS + 1)
                 if not message:
                     return None
                 *streams, status = descriptors

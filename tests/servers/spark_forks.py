@@ -25,7 +25,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
-from tests.forks import become, run_program, tell
+from tests.forks import ENDING_S, REQUEST_BYTES, become, run_program, tell
 
 VARIABLE = "REPLOG_SPARK_FORKS"
 STAND_IN = Path(__file__).with_name("preloaded")  # to be in PYTHONPATH, of what shall become a fork
@@ -45,8 +45,6 @@ _IMPORTED = (  # not `data_source_pushdown_filters`, which is how replog knows w
     "replog.spark.stream_writing",
     "replog.spark.streaming",
 )
-_REQUEST_BYTES = 1 << 17
-_ENDING_S = 60.0
 
 
 @contextmanager
@@ -64,7 +62,7 @@ def forking(directory: Path, environment: dict[str, str]) -> Iterator[str]:
             yield str(path)
         finally:
             process.stdin.close()
-            process.wait(_ENDING_S)
+            process.wait(ENDING_S)
 
 
 class Forks:
@@ -84,7 +82,7 @@ class Forks:
                     return None
                 if key.fileobj is self._listener:
                     connection, _ = self._listener.accept()
-                    message, streams, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
+                    message, streams, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 3)
                     if not message:  # it was killed right away
                         connection.close()
                     elif self._fork(connection) == 0:
