@@ -29,6 +29,11 @@ def test_dropped_entries_are_a_set(steps: list[tuple[str, int, int, int, int]]) 
     assert list(DroppedEntries(dropped)) == list(dropped) == list(dropped.copy())
     for stamp in (1, 2):
         assert round(70 * dropped.share(stamp, 0, 69)) == sum(each == stamp for each, _ in model)
+        for first, last in ((20, 20), (7, 12), (30, 61)):
+            # 1 only if all were dropped: a file in which nothing is live may go.
+            held = sum((stamp, entry_id) in model for entry_id in range(first, last + 1))
+            assert dropped.share(stamp, first, last) == held / (last + 1 - first)
+            assert (held == last + 1 - first) is dropped.covers(stamp, first, last)
 
 
 def test_a_batch_counts_as_dropped_when_all_its_entries_are() -> None:

@@ -223,8 +223,8 @@ MUTANTS = (
         "return [file for file in [*journals, *contents.entry_logs.values()] if not file.live_bytes]",
         "a file is taken for dead by its live bytes, and not by its sections",
         equivalent=(
-            "Equivalent: no section is empty, and a file's live bytes are the sum of its sections': they are 0 when none "
-            "is left."
+            "Equivalent: no section is empty, one of which all was dropped is removed, and a file's live bytes are the sum "
+            "of its sections': they are 0 when none is left."
         ),
     ),
     _files(

@@ -91,12 +91,12 @@ class DroppedEntries:
         held = self._by_stamp.get(stamp)
         if held is None:
             return 0.0
-        dropped = sum(
-            (min(end, last) - max(start, first)) // held.stride + 1
-            for start, end in held
-            if start <= last and end >= first
-        )
-        return min(1.0, dropped / (last - first + 1))
+        dropped = 0
+        for start, end in held:
+            lowest = start if start >= first else first + (start - first) % held.stride
+            if lowest <= min(end, last):
+                dropped += (min(end, last) - lowest) // held.stride + 1
+        return dropped / (last - first + 1)
 
     def check(self, ledger_id: int, entry_id: int, stamp: int) -> None:
         """Raises `EntryDroppedError` if this entry was dropped."""
