@@ -378,7 +378,7 @@ async def test_a_server_that_hangs_never_stops_this_thread(own_zookeeper: ZooKee
         with pytest.raises(MetastoreError):
             await client.create(f"many/{number}", bytes(15_000))
 
-    async with opened(own_zookeeper.url("/a", request_timeout_s=4, session_timeout_s=10)) as client:
+    async with opened(own_zookeeper.url("/a", request_timeout_s=4, session_timeout_s=40)) as client:
         await client.create("a", b"")
         own_zookeeper.freeze()
         async with trio.open_nursery() as ticking:
@@ -388,7 +388,7 @@ async def test_a_server_that_hangs_never_stops_this_thread(own_zookeeper: ZooKee
                     nursery.start_soon(change, client, number)
             ticking.cancel_scope.cancel()
         own_zookeeper.thaw()
-    assert max(pauses) < 2.5  # it would be until kazoo gives the connection up
+    assert max(pauses) < 10  # it would be until kazoo gives the connection up, after more than 20 s
 
 
 # -- credentials --------------------------------------------------------------------------------------------------

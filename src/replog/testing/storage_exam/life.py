@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 
 from replog.abc import Storage
@@ -14,7 +13,7 @@ from replog.testing.storage_exam.workload import Workload
 
 Step = Sequence[Mutation] | str  # a commit, or the name of something else that is done
 
-_SHRINK_S = 15.0
+_SHRINK_STEPS = 10_000  # some ten seconds; not by the clock, so that one seed is told in the same words everywhere
 _TOLD_STEPS = 40
 _OTHER_STEPS: dict[str, Callable[[Storage], None]] = {
     "compact()": lambda storage: storage.compact(),
@@ -100,13 +99,12 @@ def _take(storage: Storage, step: Step, model: Model) -> None:
 
 
 def _shrink(candidate: Candidate, steps: list[Step], words: str) -> tuple[list[Step], str]:
-    """The fewest of these steps that a few seconds of search find to make the storage wrong, and what is wrong then."""
-    deadline = time.monotonic() + _SHRINK_S
-    tries = 0
+    """The fewest of these steps that a search of some seconds finds to make the storage wrong, and what is wrong then."""
+    tries = taken = 0
 
     def shorter(those: list[Step]) -> tuple[list[Step], str] | None:
-        nonlocal tries
-        tries += 1
+        nonlocal tries, taken
+        tries, taken = tries + 1, taken + len(those)
         try:
             _live(candidate.sibling(f"shrunk_{tries}"), those, None)
         except _Wrong as wrong:
@@ -117,7 +115,7 @@ def _shrink(candidate: Candidate, steps: list[Step], words: str) -> tuple[list[S
     size = len(steps) // 2
     while size:
         at = 0
-        while at < len(steps) - 1 and time.monotonic() < deadline:
+        while at < len(steps) - 1 and taken < _SHRINK_STEPS:
             found = shorter(steps[:at] + steps[at + size :])
             if found is None:
                 at += size
