@@ -102,8 +102,12 @@ def draw(data: Path, directory: Path) -> None:
     with in_our_style():
         if figure := users(published((data / "users.json").read_text(encoding="utf-8"))):
             save(figure, directory / "users")
-    page = peers.PUBLISHED_MARKDOWN if directory.resolve() == FIGURES.resolve() else directory / "peers-results.md"
-    peers.main(["report", str(data / "peers.json"), "--markdown", str(page), "--charts", str(directory)])
+    pages = peers.PUBLISHED_MARKDOWN.parent if directory.resolve() == FIGURES.resolve() else directory
+    for figures, page in ((".", "peers-results.md"), ("kafka", "peers-kafka.md")):
+        charts = directory / figures
+        peers.main(
+            ["report", str(data / figures / "peers.json"), "--markdown", str(pages / page), "--charts", str(charts)]
+        )
 
 
 if __name__ == "__main__":

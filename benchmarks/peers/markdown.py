@@ -11,11 +11,7 @@ from benchmarks.peers.plan import REFERENCE, ROUNDS, Scale, Task, size
 from benchmarks.peers.quiet import Limits
 from benchmarks.peers.results import Candidate, Results, judge, reference
 
-_HEAD = """\
-# Side by side: results
-
-What `make bench-peers` found; [Performance](performance-details.md#side-by-side) says what is compared, and what is not.
-This page is made by the program: `make bench-peers ARGS=--publish` measures and writes it again."""
+_NAMED_MAX = 4  # systems, in the title
 
 _PERCENTILES = ("p50_us", "p99_us", "p999_us")
 
@@ -27,7 +23,7 @@ Column = tuple[str, Task, Tell]  # its heading, and what it tells of what
 def page(results: Results, charts: Mapping[str, str]) -> str:
     """Markdown. `charts` says where each chart is, by its name; those that aren't there are left out."""
     parts = [
-        _HEAD,
+        _head(results),
         _about(results),
         *_goals(results),
         *_promises(results),
@@ -49,6 +45,15 @@ def page(results: Results, charts: Mapping[str, str]) -> str:
         *_reproduce(results),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _head(results: Results) -> str:
+    titles = [each.title for each in results.candidates]
+    of_few = f" of {'; '.join(titles)}" if len(titles) <= _NAMED_MAX else ""
+    return (
+        f"# Side by side: results{of_few}\n\nWhat `make bench-peers` found; [Performance](performance-details.md#side-by-side) "
+        "says what is compared, and what is not.\nThis page is made by the program, by the commands at its end."
+    )
 
 
 def _about(results: Results) -> str:

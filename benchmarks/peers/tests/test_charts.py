@@ -56,13 +56,17 @@ def test_what_was_not_measured_is_not_drawn(results: Results, tmp_path: Path) ->
     assert draw(empty_results(), tmp_path) == []
 
 
-def test_published_charts_and_tables_are_those_of_the_published_figures(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("charts", "markdown"), [("", "peers-results"), ("kafka", "peers-kafka")])
+def test_published_charts_and_tables_are_those_of_the_published_figures(
+    charts: str, markdown: str, tmp_path: Path
+) -> None:
     """If this fails, type: make charts"""
-    results = from_json(program.PUBLISHED_JSON.read_text(encoding="utf-8"))
+    directory, shown_page = program.PUBLISHED_CHARTS / charts, program.PUBLISHED_MARKDOWN.with_name(f"{markdown}.md")
+    results = from_json((directory / "peers.json").read_text(encoding="utf-8"))
     names = draw(results, tmp_path)
-    images = program._images(names, program.PUBLISHED_CHARTS.resolve(), program.PUBLISHED_MARKDOWN.resolve().parent)
+    images = program._images(names, directory.resolve(), shown_page.resolve().parent)
 
-    assert page(results, images) == program.PUBLISHED_MARKDOWN.read_text(encoding="utf-8")
+    assert page(results, images) == shown_page.read_text(encoding="utf-8")
     for name in names:
-        made, shown = (each / f"peers-{name}.svg" for each in (tmp_path, program.PUBLISHED_CHARTS))
+        made, shown = (each / f"peers-{name}.svg" for each in (tmp_path, directory))
         assert labels(made.read_text(encoding="utf-8")) == labels(shown.read_text(encoding="utf-8")), name
