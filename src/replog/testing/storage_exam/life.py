@@ -13,7 +13,7 @@ from replog.testing.storage_exam.workload import Workload
 
 Step = Sequence[Mutation] | str  # a commit, or the name of something else that is done
 
-_SHRINK_STEPS = 10_000  # some ten seconds; not by the clock, so that one seed is told in the same words everywhere
+_SHRINK_STEPS = 2_000  # some fifteen seconds on a disk; not by the clock: a seed is told in the same words everywhere
 _TOLD_STEPS = 40
 _OTHER_STEPS: dict[str, Callable[[Storage], None]] = {
     "compact()": lambda storage: storage.compact(),
