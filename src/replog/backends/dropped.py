@@ -91,12 +91,12 @@ class DroppedEntries:
         held = self._by_stamp.get(stamp)
         if held is None:
             return 0.0
-        dropped = 0
-        for start, end in held:
-            lowest = start if start >= first else first + (start - first) % held.stride
-            if lowest <= min(end, last):
-                dropped += (min(end, last) - lowest) // held.stride + 1
-        return dropped / (last - first + 1)
+        missing = sum(
+            (end - start) // held.stride + 1
+            for rotation in range(first, min(first + held.stride, last + 1))
+            for start, end in held.missing(rotation, last)
+        )
+        return (last + 1 - first - missing) / (last + 1 - first)
 
     def check(self, ledger_id: int, entry_id: int, stamp: int) -> None:
         """Raises `EntryDroppedError` if this entry was dropped."""
