@@ -97,13 +97,13 @@ def _title(name: str) -> str:
 
 
 def draw(data: Path, directory: Path) -> None:
-    """Draws all charts of the figures in `data`, and the page of the peers' tables if its charts are the published ones."""
+    """Draws all charts of the figures in `data`, and writes the pages of tables: the published ones of the published charts."""
     directory.mkdir(parents=True, exist_ok=True)
     with in_our_style():
         if figure := users(published((data / "users.json").read_text(encoding="utf-8"))):
             save(figure, directory / "users")
     pages = peers.PUBLISHED_MARKDOWN.parent if directory.resolve() == FIGURES.resolve() else directory
-    for figures, page in ((".", "peers-results.md"), ("kafka", "peers-kafka.md")):
+    for figures, page in peers.PUBLISHED_PAGES.items():
         charts = directory / figures
         peers.main(
             ["report", str(data / figures / "peers.json"), "--markdown", str(pages / page), "--charts", str(charts)]

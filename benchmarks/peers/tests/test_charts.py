@@ -56,12 +56,12 @@ def test_what_was_not_measured_is_not_drawn(results: Results, tmp_path: Path) ->
     assert draw(empty_results(), tmp_path) == []
 
 
-@pytest.mark.parametrize(("charts", "markdown"), [("", "peers-results"), ("kafka", "peers-kafka")])
+@pytest.mark.parametrize(("charts", "markdown"), program.PUBLISHED_PAGES.items())
 def test_published_charts_and_tables_are_those_of_the_published_figures(
     charts: str, markdown: str, tmp_path: Path
 ) -> None:
     """If this fails, type: make charts"""
-    directory, shown_page = program.PUBLISHED_CHARTS / charts, program.PUBLISHED_MARKDOWN.with_name(f"{markdown}.md")
+    directory, shown_page = program.PUBLISHED_CHARTS / charts, program.PUBLISHED_MARKDOWN.with_name(markdown)
     results = from_json((directory / "peers.json").read_text(encoding="utf-8"))
     names = draw(results, tmp_path)
     images = program._images(names, directory.resolve(), shown_page.resolve().parent)
