@@ -86,10 +86,22 @@ async def test_requests_of_one_tick_go_out_together_and_in_order(
             ends.connection.send([read(number)])
         requests = await ends.requests(1000)
         assert [request.request_id for request in requests] == list(range(1000))
-        assert len(writes) < 10
+        assert len(writes) < 15
         ends.answer(*range(1000))
         await settled()
         assert len(ends.receiver.responses) == 1000
+
+
+async def test_a_long_tick_sends_its_first_requests_before_its_last_are_made(nursery: trio.Nursery) -> None:
+    """A bookie begins with them meanwhile."""
+    async with both_ends(nursery) as ends:
+        for number in range(1000):
+            ends.connection.send([read(number)])
+            assert ends.connection._outbox.size_bytes < 16 << 10
+        sent_bytes = ends.stream.taken_bytes + ends.stream.waiting_bytes
+        assert sent_bytes > 3 * ends.connection._outbox.size_bytes
+        requests = await ends.requests(1000)
+        assert [request.request_id for request in requests] == list(range(1000))
 
 
 async def test_large_requests_do_not_overtake_small_ones(nursery: trio.Nursery) -> None:

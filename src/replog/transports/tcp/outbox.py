@@ -1,5 +1,7 @@
 """When a client's requests are written to the socket: at once, or together with others of the same tick of the event loop.
 
+A tick of many requests is written in several pieces, so that bookies work on the first ones while the client makes the rest.
+
 Rules: requests leave in the order in which they were sent. What waits, here and in the stream, is bounded in bytes.
 """
 
@@ -13,7 +15,7 @@ from replog.transports.tcp.stream import Stream
 # A lone request gains nothing from waiting, and waiting costs it a turn of the event loop. Where a tick has many, one write
 # of all of them saves a system call for each.
 _FEW = 4
-_LARGE_BYTES = 16 << 10  # such a request is worth a system call of its own
+_LARGE_BYTES = 16 << 10  # such a request, or so much of a tick, is worth a system call of its own
 
 
 class Outbox:
@@ -59,7 +61,7 @@ class Outbox:
         self._pieces += pieces
         self.size_bytes += size_bytes
         self._gathered += requests
-        if at_once:
+        if at_once or self.size_bytes >= _LARGE_BYTES:
             self.flush()
         elif not self._is_flush_scheduled:
             self._is_flush_scheduled = True
