@@ -33,11 +33,12 @@ Load = Callable[[LogWriter, float], Awaitable[int]]  # appends for so many secon
 
 @attrs.frozen
 class Place:
-    """A directory with bookies."""
+    """A directory with bookies. `storage_options` are further ones of their storage: "scrub_bytes_per_s=0"."""
 
     directory: Path
     bookies: int
     spare_files: int = _SPARE_FILES
+    storage_options: str = ""
 
     def meter(self) -> Meter:
         """Time and CPU time from now on."""
@@ -46,7 +47,7 @@ class Place:
     @asynccontextmanager
     async def client(self, options: ClientOptions | None = None) -> AsyncIterator[replog.Client]:
         """A client with these bookies embedded; at the end nothing but spare files is left of what was written."""
-        storage = f"files?spare_files={self.spare_files}"
+        storage = f"files?spare_files={self.spare_files}&{self.storage_options}".rstrip("&")
         bookie_options = BookieOptions(storage=storage, commit_inline_when_idle=True)
         async with replog.embed(
             self.directory, bookies=self.bookies, options=options, bookie_options=bookie_options

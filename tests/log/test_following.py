@@ -53,6 +53,32 @@ async def followed_log(
         yield world, log, reader
 
 
+async def test_a_follower_asks_less_and_less_while_nothing_comes_and_hears_at_once_of_what_comes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A thousand followers of quiet logs took a whole processor (D1)."""
+    async with followed_log() as (world, log, reader):
+        await log.append(b"0")
+        assert (await reader.receive()).data == b"0"
+        async with trio.open_nursery() as nursery:
+            heard = {1: trio.Event(), 2: trio.Event()}
+
+            async def receive() -> None:
+                for number in (1, 2):
+                    assert (await reader.receive()).data == b"%d" % number
+                    heard[number].set()
+
+            nursery.start_soon(receive)
+            await trio.sleep(20)
+            before = requests(world, ReadLastAddConfirmedRequest)
+            await trio.sleep(100)
+            assert requests(world, ReadLastAddConfirmedRequest) - before <= 3 * (100 / 16 + 1)
+            for number in (1, 2):
+                await log.append(b"%d" % number)
+                with trio.fail_after(0.2):
+                    await heard[number].wait()
+
+
 async def appended_slowly(log: replog.LogWriter, entries: int, every_s: float) -> None:
     for number in range(entries):
         await trio.sleep(every_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,60 @@ async def test_a_change_is_seen_at_once_by_clients_of_this_process(tmp_path: Pat
                 nursery.start_soon(waiting.wait_children_changed, "a", [])
                 await trio.sleep(0.05)
                 await changing.create("a/b", b"")
+
+
+async def test_of_many_who_wait_one_looks_and_another_one_when_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand that looked by themselves took a whole processor."""
+    async with opened(tmp_path, poll_s=0.001) as waiting, opened(tmp_path) as changing:
+        await changing.create("a", b"")
+        version = (await waiting.get("a")).version
+        assert waiting._environment is not None
+        assert waiting._unwatch is not None
+        waiting._unwatch()  # as if others changed it in another process
+        reads = 0
+        read = waiting._environment.read
+
+        def counted(question: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return read(question)
+
+        monkeypatch.setattr(waiting._environment, "read", counted)
+        returned: list[str] = []
+
+        async def wait(key: str, known: int | None) -> None:
+            await waiting.wait_changed(key, known)
+            returned.append(key)
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                scopes = [trio.CancelScope() for _ in range(100)]
+                for scope in scopes:
+                    nursery.start_soon(_within, scope, wait, "a", version)
+                    nursery.start_soon(wait, "b", None)
+                await trio.sleep(0.1)
+                begun = reads
+                await trio.sleep(0.2)
+                assert reads - begun <= 1, "nothing is read while nothing was committed"
+                for scope in scopes[:50]:
+                    scope.cancel()  # the one that looks among them
+                await trio.sleep(0.05)
+                await changing.create("b", b"")
+                while len(returned) < 100:  # noqa: ASYNC110 - what is waited for are the waits themselves
+                    await trio.sleep(0.001)
+                assert set(returned) == {"b"}
+                await changing.put("a", b"", version)
+        assert returned[100:] == ["a"] * 50
+        assert reads - begun < 200, "all keys are looked at together"
+
+
+async def _within(
+    scope: trio.CancelScope, function: Callable[[str, int | None], Awaitable[None]], *arguments: Any
+) -> None:
+    with scope:
+        await function(*arguments)
 
 
 async def test_no_change_counted_before_it_is_readable_is_missed(

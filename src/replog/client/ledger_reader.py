@@ -9,15 +9,11 @@ from typing import Self
 import trio
 
 from replog.client.entries import Batches, Entry, EntryBatch
-from replog.client.ledger_records import LedgerRecords
+from replog.client.following import Following
 from replog.client.scan import LedgerScan
 from replog.config import check_number
 from replog.errors import ConfigError, EntryNotFoundError
 from replog.protocol.model import LedgerMetadata, LedgerState
-from replog.records.paths import ledger_key_path
-from replog.runtime.nursery import open_service_nursery
-
-_BUSY_S = 0.01  # a follower that has just read all waits so long for more before it looks at the record
 
 
 class LedgerReader:
@@ -32,14 +28,12 @@ class LedgerReader:
         make_scan: Callable[[LedgerMetadata, int], LedgerScan],
         metadata: LedgerMetadata,
         first_entry_id: int,
-        watched: LedgerRecords | None = None,
-        follow_wait_s: float = 0.0,
+        following: Following | None = None,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self._make_scan = make_scan
         self._scan = make_scan(metadata, first_entry_id)
-        self._watched = watched  # where the record is watched by a reader that follows
-        self._follow_wait_s = follow_wait_s
+        self._following = following  # of a reader that follows
         self._closed = False
 
     @property
@@ -114,29 +108,9 @@ class LedgerReader:
     async def _take(self) -> EntryBatch | None:
         while True:
             batch = await self._scan.take()
-            if batch is not None or self._watched is None or self._scan.is_at_end:
+            if batch is not None or self._following is None or self._scan.is_at_end:
                 return batch
-            await self._wait_for_change(self._watched)
-
-    async def _wait_for_change(self, records: LedgerRecords) -> None:
-        scan = self._scan
-        await scan.wait_for_news(min(_BUSY_S, self._follow_wait_s), self._follow_wait_s)
-        if scan.has_news:
-            return
-        before, version = await records.get_head(self.ledger_id)
-        scan.record_read(before)
-        if scan.has_news or scan.is_at_end:
-            return
-
-        async def wait_changed(scope: trio.CancelScope) -> None:
-            await records.metastore.wait_changed(ledger_key_path(self.ledger_id), version)
-            scope.cancel()
-
-        # A closed ledger, or one that was taken over by other bookies, has no news at these: its record is watched beside them.
-        async with open_service_nursery() as nursery:
-            nursery.start_soon(wait_changed, nursery.cancel_scope)
-            await scan.wait_for_news(self._follow_wait_s, self._follow_wait_s)
-            nursery.cancel_scope.cancel()
+            await self._following.wait_for_news(self._scan)
 
     def receive_batch_nowait(self) -> EntryBatch:
         """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""

@@ -13,6 +13,7 @@ from replog.client.connections import Connections
 from replog.client.draining import watch_draining
 from replog.client.driving import ClientContext
 from replog.client.ensembles import EnsembleChooser
+from replog.client.following import Following
 from replog.client.job_records import JobRecords
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
@@ -216,9 +217,8 @@ class Ledgers:
         if first < metadata.trim_to:
             raise LedgerTrimmedError(ledger_id, first, metadata.trim_to)
         await self.context.placing.know_zones()
-        wait_s = self.options.follow_wait_s
-        watched = self.records if follow else None
-        reader = LedgerReader(lambda known, at: self.scan(known, at, password), metadata, first, watched, wait_s)
+        following = Following(self.records, self.options.follow_wait_s) if follow else None
+        reader = LedgerReader(lambda known, at: self.scan(known, at, password), metadata, first, following)
         await reader.refresh()
         return reader
 

@@ -64,7 +64,11 @@ class ClientOptions(Checked):
         "After how long an idle writer publishes its last add confirmed, if no follower waits for it (W5).",
         positive,
     )
-    follow_wait_s: float = option(1.0, "How long a bookie may keep a following reader's query open (D1).", positive)
+    follow_wait_s: float = option(
+        1.0,
+        "How long a bookie may keep a following reader's query open (D1); up to 16 times as long while nothing comes.",
+        positive,
+    )
     roll_bytes: int | None = option(
         256 * _MIB,
         "A log begins its next ledger after this many bytes, and an unbounded ledger its next fragment; none: never (L2).",

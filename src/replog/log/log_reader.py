@@ -9,6 +9,7 @@ from typing import Self
 import trio
 
 from replog.client.entries import Batches, EntryBatch
+from replog.client.following import Following
 from replog.client.ledgers import Ledgers
 from replog.client.scan import LedgerScan
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, TrimmedError
@@ -16,17 +17,12 @@ from replog.log.log_records import LogRecords
 from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, Segment
 from replog.records.paths import ledger_key_path, log_key_path
-from replog.runtime.nursery import open_service_nursery
 
 # A roll closes the previous ledger a few milliseconds after the next one is in use; if the writer died, it stays open. A reader
 # that doesn't follow waits `_SIGN_OF_LIFE_S` for any change, and `_CLOSING_S` in all. Then it ends in the open ledger: the
 # ledger's last entries may not be known yet, and reading on in the next one would skip them (L6).
 _SIGN_OF_LIFE_S = 0.5
 _CLOSING_S = 5.0
-
-# While entries come faster than this, the reader does not look at the ledger's record in the metastore: that would cost more than
-# the entries. So it may learn this much later that the ledger was closed.
-_BUSY_S = 0.01
 
 
 class LogReader(trio.abc.ReceiveChannel[Record]):
@@ -47,6 +43,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self._records = records
         self._password = password
         self._follow = follow
+        self._following = Following(ledgers.records, ledgers.options.follow_wait_s)
         self._metadata: LogMetadata | None = None
         self._version = -1
         self._page: LogPage | None = None  # the last one that was read
@@ -164,7 +161,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             self._scan, self._place = None, Position(self._begins_at.segment + 1, 0)
             return True
         if self._follow:
-            await self._wait_for_news(scan)
+            await self._following.wait_for_news(scan)
             return True
         log = await self._reread()
         # In the log's last segment there is nothing to wait for: what is confirmed by now is the end.
@@ -219,28 +216,6 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         if is_unused and last.number == self._begins_at.segment + 1:
             return None
         return last.number, scan.metadata.state, scan.last_readable
-
-    async def _wait_for_news(self, scan: LedgerScan) -> None:
-        """Waits until more is confirmed in this ledger, or its record changes."""
-        wait_s = self._ledgers.options.follow_wait_s
-        await scan.wait_for_news(min(_BUSY_S, wait_s), wait_s)
-        if scan.has_news:
-            return
-        key = ledger_key_path(scan.ledger_id)
-        before, version = await self._ledgers.records.get_head(scan.ledger_id)
-        if before.state is LedgerState.CLOSED:
-            await scan.refresh()
-            return
-        scan.record_read(before)
-
-        async def wait_changed(scope: trio.CancelScope) -> None:
-            await self._ledgers.records.metastore.wait_changed(key, version)
-            scope.cancel()
-
-        # A closed ledger has no more news from bookies, so the record is watched beside them.
-        async with open_service_nursery() as nursery:
-            nursery.start_soon(wait_changed, nursery.cancel_scope)
-            await scan.wait_for_news(wait_s, wait_s)
 
     # -- from ledger to ledger ----------------------------------------------------------------------------------------
 

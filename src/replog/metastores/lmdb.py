@@ -34,6 +34,7 @@ from replog.metastores.lmdb_directory import damaged, finish_directory, make_dir
 from replog.metastores.lmdb_environment import Environment, Limits, NeedsWriterError
 from replog.metastores.lmdb_jobs import Job
 from replog.metastores.lmdb_records import FORMAT, Reading, Words, Writing
+from replog.metastores.lmdb_waits import KeyWaits
 from replog.runtime.lmdb_file import DataFileDamagedError
 from replog.runtime.lmdb_map import ForkedInUseError
 from replog.runtime.threads import run_in_thread
@@ -74,7 +75,8 @@ class LMDBMetastore(Metastore):
         self._opening = trio.Lock()
         self._environment: Environment | None = None
         self._unwatch: Callable[[], None] | None = None
-        self._changed = trio.Event()
+        self._changed = trio.Event()  # by a commit of this process
+        self._waits = KeyWaits(options.poll_s)
         self._closed = False
 
     async def create(self, key: str, value: bytes) -> int:
@@ -107,19 +109,14 @@ class LMDBMetastore(Metastore):
 
     async def wait_changed(self, key: str, version: int | None) -> None:
         """Returns once the key has another version than this (None: once it exists)."""
-        while True:
-            # The event is taken before the look, so that a change between the look and the wait is not missed.
-            changed = self._changed
-            if await self._ask(key, lambda reading: reading.version(key)) != version:
-                return
-            with trio.move_on_after(self._options.poll_s):
-                await changed.wait()
+        while await self._ask(key, lambda reading: reading.version(key)) == version:
+            await self._waits.wait(await self._opened(), key, version)
 
     async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
         """Returns once the children differ from these. Lists again only after a commit, or if one may have died."""
         seen: Words | None = None
         while True:
-            # Before the look, as in `wait_changed`.
+            # The event is taken before the look, so that a change between the look and the wait is not missed.
             changed = self._changed
             environment = await self._opened()
             if seen is None or seen.is_fickle or not environment.is_unchanged(seen.last_change):
@@ -256,9 +253,13 @@ class LMDBMetastore(Metastore):
         raise MetastoreUncertainError(f"{problem}: the disk hangs; read back before you go on")
 
     def _notify_changed(self) -> None:
-        """Wakes all waits of this instance. In the trio thread."""
+        """Wakes the waits of this instance. In the trio thread."""
         self._changed.set()
         self._changed = trio.Event()
+        if self._environment is None or self._closed:
+            self._waits.end()
+        else:
+            self._waits.look(self._environment)
 
     # -- opening --------------------------------------------------------------------------------------------------
 

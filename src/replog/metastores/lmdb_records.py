@@ -78,6 +78,19 @@ class Reading:
         found = self._find(key)
         return None if found is None else found.version
 
+    def look(self, key: str) -> tuple[int | None, bool]:
+        """As `version`; and whether that may change without any commit, because the key is announced."""
+        found = self._transaction.get(_stored(key))
+        if found is None:
+            return None, False
+        record = _parse(found)
+        return record.version if self._exists(record) else None, record.seat is not None
+
+    @property
+    def last_change(self) -> int:
+        """The number of the last change that this snapshot has."""
+        return int(self._transaction.id())
+
     def children(self, key: str) -> Words:
         """The words below a key."""
         prefix = _stored(key) + b"\0"
@@ -97,7 +110,7 @@ class Reading:
                 else:
                     # There may be something below it that does exist.
                     more = cursor.next()
-        return Words(words, fickle, self._transaction.id())
+        return Words(words, fickle, self.last_change)
 
     def values(self, key: str) -> dict[str, Versioned]:
         """The values right below a key, by their last words."""

@@ -1,0 +1,53 @@
+"""How a reader that follows waits at the end of what is known: for more at the bookies, and for another record (D1)."""
+
+from __future__ import annotations
+
+import trio
+
+from replog.client.ledger_records import LedgerRecords
+from replog.client.scan import LedgerScan
+from replog.protocol.model import LedgerState
+from replog.records.paths import ledger_key_path
+from replog.runtime.nursery import open_service_nursery
+
+# While entries come faster than this, a follower does not look at the ledger's record in the metastore: that would cost more than
+# the entries. So it may learn this much later that the ledger was closed.
+_BUSY_S = 0.01
+# As long as nothing comes, questions stay open for twice as long each time, up to so many times as at first: a thousand
+# followers of quiet logs took a whole processor with a question a second each. What comes ends any question at once.
+_LENGTHENED_MAX = 16
+
+
+class Following:
+    """The waits of one reader. `wait_s` is how long a bookie may keep its first question open."""
+
+    def __init__(self, records: LedgerRecords, wait_s: float) -> None:
+        self._records = records
+        self._first_wait_s = wait_s
+        self._wait_s = wait_s
+
+    async def wait_for_news(self, scan: LedgerScan) -> None:
+        """Returns when more is confirmed in this ledger or its record changes; and after a while without either. Raises
+        `MetastoreError`, `LedgerNotFoundError`, and what `LedgerScan.wait_for_news` does. If cancelled, nothing is lost."""
+        if self._wait_s == self._first_wait_s:  # there was news the last time
+            await scan.wait_for_news(min(_BUSY_S, self._first_wait_s), self._wait_s)
+        if not scan.has_news:
+            before, version = await self._records.get_head(scan.ledger_id)
+            if before.state is LedgerState.CLOSED:
+                await scan.refresh()
+                return
+            scan.record_read(before)
+            if not scan.has_news:
+                await self._wait_for_change(scan, version)
+        is_quiet = not scan.has_news
+        self._wait_s = min(2 * self._wait_s, _LENGTHENED_MAX * self._first_wait_s) if is_quiet else self._first_wait_s
+
+    async def _wait_for_change(self, scan: LedgerScan, version: int) -> None:
+        async def wait_changed(scope: trio.CancelScope) -> None:
+            await self._records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
+            scope.cancel()
+
+        # A closed ledger, or one that was taken over by other bookies, has no news at these: its record is watched beside them.
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(wait_changed, nursery.cancel_scope)
+            await scan.wait_for_news(self._wait_s, self._wait_s)
