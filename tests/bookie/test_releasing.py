@@ -9,6 +9,7 @@ import pytest
 import trio.testing
 
 import replog
+from replog.abc import Versioned
 from replog.bookie.filling import Filling
 from replog.bookie.releasing import Releasing
 from replog.errors import MetastoreUnavailableError, StorageUncertainError
@@ -111,6 +112,39 @@ async def test_passes_by_the_clock_look_at_some_ledgers_in_turn(autojump_clock: 
         for _ in range(8):
             await releasing.run(1)
         assert releasing.released == count
+
+
+async def test_a_pass_leaves_most_of_the_time_to_entries_that_are_added(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends beside it waited for seconds."""
+    async with cluster(3) as world, world.client(quorum=replog.Quorum(3, 3, 2)) as client:
+        for _ in range(80):
+            await written(client)
+        (bookie, *_) = world.bookies
+        get = world.metastore.get
+
+        async def slowly(key: str) -> Versioned:
+            await trio.sleep(0.01)
+            return await get(key)
+
+        monkeypatch.setattr(world.metastore, "get", slowly)
+        started_s = trio.current_time()
+        await release(world, bookie, passes=1)
+        assert trio.current_time() - started_s < 0.2  # eight at a time
+        async with client.create_ledger() as writer, trio.open_nursery() as nursery:
+
+            async def append() -> None:
+                while True:
+                    await writer.append(b"")
+                    await trio.sleep(0.05)
+
+            nursery.start_soon(append)
+            await trio.sleep(0.01)
+            started_s = trio.current_time()
+            await release(world, bookie, passes=1)
+            assert 0.35 < trio.current_time() - started_s < 0.6
+            nursery.cancel_scope.cancel()
 
 
 async def test_bookie_drops_single_rotations(autojump_clock: trio.testing.MockClock) -> None:
