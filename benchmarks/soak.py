@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import trio
@@ -37,7 +38,7 @@ class Soak:
         self._directory = directory
         self._bytes_per_s = mb_per_s * _MB
         self._is_told = is_told
-        self._since_trim_bytes = 0  # acknowledged since the last trim
+        self._live_bytes: Counter[int] = Counter()  # acknowledged, by segment that the log names
 
     async def run(self, client: replog.Client, seconds: float) -> float:
         """Writes for so long; returns the rate in bytes per second."""
@@ -48,7 +49,8 @@ class Soak:
             while not self.written_bytes or trio.current_time() < started_s + seconds:
                 positions = await log.extend(data)
                 self.written_bytes += _ENTRY_BYTES * len(data)
-                self._since_trim_bytes += _ENTRY_BYTES * len(data)
+                for position in positions:
+                    self._live_bytes[position.segment] += _ENTRY_BYTES
                 if trio.current_time() >= trim_s:
                     trim_s += _TRIM_EVERY_S
                     await self._trim(client, positions[-1], trio.current_time() - started_s)
@@ -57,18 +59,18 @@ class Soak:
             return self.written_bytes / (trio.current_time() - started_s)
 
     async def _trim(self, client: replog.Client, before: replog.Position, elapsed_s: float) -> None:
-        # What is live is most just before a trim: since the last one everything is, and the segment that was begun before.
+        # Just before a trim most is live: all since the last one, and what came before it in the same segment.
         used_bytes = await trio.to_thread.run_sync(bytes_below, self._directory)
-        beside_bytes = used_bytes - BOOKIES * self._since_trim_bytes
+        beside_bytes = used_bytes - BOOKIES * self._live_bytes.total()
         self.most_beside_live_bytes = max(self.most_beside_live_bytes, beside_bytes)
         if self._is_told:
             print(
                 f"{elapsed_s:6.0f} s: {self.written_bytes / _MB:9.0f} MB written, {used_bytes / _MB:8.0f} MB on disks, "
-                f"{beside_bytes / _MB:8.0f} beside those since the last trim",
+                f"{beside_bytes / _MB:8.0f} beside those that are live",
                 flush=True,
             )
         await client.trim_log(LOG, before=before)
-        self._since_trim_bytes = 0
+        self._live_bytes = Counter({each: size for each, size in self._live_bytes.items() if each >= before.segment})
 
 
 def bytes_below(directory: Path) -> int:
