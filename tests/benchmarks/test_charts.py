@@ -39,7 +39,8 @@ def test_the_chart_of_users_is_up_to_date(tmp_path: Path) -> None:
 
 def test_the_chart_changes_when_a_figure_does(tmp_path: Path) -> None:
     found = json.loads(USERS)
-    found["rounds"]["open-loop"][0]["append"]["p50_us"] = 1234
+    for each in found["rounds"]["open-loop"]:
+        each["append"]["p50_us"] = 1234
     labels_now = drawn(json.dumps(found), tmp_path)
     assert labels_now != labels_of(FIGURES / "users.svg")
     assert any(each.startswith("1.23 ms") or each.startswith("1.2 ms") for each in labels_now)

@@ -75,7 +75,7 @@ async def test_a_follower_asks_less_and_less_while_nothing_comes_and_hears_at_on
             assert requests(world, ReadLastAddConfirmedRequest) - before <= 3 * (100 / 16 + 1)
             for number in (1, 2):
                 await log.append(b"%d" % number)
-                with trio.fail_after(0.2):
+                with trio.fail_after(0.05):  # not only in the writer's round of 0.1 s
                     await heard[number].wait()
 
 

@@ -42,8 +42,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self._ledgers = ledgers
         self._records = records
         self._password = password
-        self._follow = follow
-        self._following = Following(ledgers.records, ledgers.options.follow_wait_s)
+        self._following = Following(ledgers.records, ledgers.options.follow_wait_s) if follow else None
         self._metadata: LogMetadata | None = None
         self._version = -1
         self._page: LogPage | None = None  # the last one that was read
@@ -56,7 +55,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     async def start(self) -> None:
         """Finds the ledger to begin with. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
         # A follower may be started before the log's first writer: then it waits for the log to be created.
-        metadata = await (self._wait_for_log() if self._follow else self._reread())
+        metadata = await (self._reread() if self._following is None else self._wait_for_log())
         if self._position is None:
             return
         if not 1 <= self._position.segment < metadata.next_segment_number:
@@ -160,7 +159,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         if scan.is_at_end:
             self._scan, self._place = None, Position(self._begins_at.segment + 1, 0)
             return True
-        if self._follow:
+        if self._following is not None:
             await self._following.wait_for_news(scan)
             return True
         log = await self._reread()
@@ -235,7 +234,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 except LedgerNotFoundError:
                     if not await self._is_trimmed():
                         raise
-            elif not self._follow:
+            elif self._following is None:
                 return False
             else:
                 await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), self._version)
