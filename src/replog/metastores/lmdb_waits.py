@@ -66,7 +66,8 @@ class KeyWaits:
 
     def look(self, environment: Environment) -> None:
         """Something may have changed: ends the waits whose keys did."""
-        self._is_any_fickle = self._look(environment, self._waits)
+        if self._waits:
+            self._is_any_fickle = self._look(environment, self._waits)
 
     def end(self) -> None:
         """Ends all waits."""
