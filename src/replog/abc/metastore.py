@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -12,7 +13,8 @@ from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreCorruptErro
 from replog.runtime.keys import Versioned
 from replog.runtime.leases import Leases
 
-_POLL_S = 0.05
+_POLL_S, _POLL_MAX_S = 0.05, 0.5  # at first, and while nothing has changed for long
+_POLL_GROWTH = 1.1
 
 
 class Metastore(ABC):
@@ -60,13 +62,17 @@ class Metastore(ABC):
 
     async def wait_changed(self, key: str, version: int | None) -> None:
         """Returns soon after the key's version differs from this (None: after the key exists). May return early."""
-        await self._poll(lambda: self._version(key), version)
+        try:
+            await self._poll(lambda: self._seen_version(key, version), version)
+        finally:
+            self._versions_seen.pop(key, None)
 
     async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
         """Returns soon after the children differ from these. May return early."""
         await self._poll(lambda: self.children(key), list(known))
 
     async def _poll(self, look: Callable[[], Awaitable[object]], known: object) -> None:
+        pause_s = _POLL_S
         while True:
             try:
                 if await look() != known:
@@ -75,7 +81,17 @@ class Metastore(ABC):
                 raise
             except MetastoreError:
                 pass  # a wait goes on while the store is unreachable
-            await trio.sleep(_POLL_S)
+            await trio.sleep(pause_s)
+            pause_s = min(_POLL_MAX_S, _POLL_GROWTH * pause_s)
+
+    async def _seen_version(self, key: str, known: int | None) -> int | None:
+        """As `_version`; but where others wait for this key, one of them looks for all: a hundred followers of one log took a
+        whole processor."""
+        version, at_s = self._versions_seen.get(key, (None, -math.inf))
+        if version != known or trio.current_time() - at_s >= _POLL_S:
+            version = await self._version(key)
+            self._versions_seen[key] = version, trio.current_time()
+        return version
 
     async def _version(self, key: str) -> int | None:
         try:
@@ -151,6 +167,12 @@ class Metastore(ABC):
             raise
         except MetastoreError:
             return None
+
+    @property
+    def _versions_seen(self) -> dict[str, tuple[int | None, float]]:
+        # Keys that are waited for: their versions, and when they were looked at
+        seen: dict[str, tuple[int | None, float]] = self.__dict__.setdefault("_versions_seen", {})
+        return seen
 
     @property
     def _leases(self) -> Leases:
