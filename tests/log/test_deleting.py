@@ -9,9 +9,11 @@ import trio
 import trio.testing
 
 import replog
+from replog.bookie.garbage import collect_garbage
 from replog.config import ClientOptions
 from replog.errors import (
     FencedError,
+    LedgerDeletedError,
     LogNotFoundError,
     MetastoreError,
     NotEnoughBookiesError,
@@ -21,7 +23,7 @@ from replog.errors import (
 )
 from replog.log.log_reader import LogReader
 from replog.protocol.model import Position
-from replog.records.paths import log_key_path
+from replog.records.paths import ledger_key_path, log_key_path
 from replog.testing import Fault
 from tests.kit import cluster, read_log, settle, until
 
@@ -220,4 +222,26 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_the_next(autojump_cl
         with pytest.raises(LogNotFoundError):
             await client.delete_log("log")
         assert await world.metastore.children("logs/log/pages") == []
+        assert await client.ledgers() == []
+
+
+async def test_a_deletion_ends_whose_ledger_was_deleted_and_made_anew_by_a_late_request(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its bookies were told that it is deleted, so it can't be recovered; its record goes all the same (M1, L7)."""
+    async with cluster() as world, world.client(QUICK) as client:
+        async with client.write_log("log") as log:
+            await log.append(b"a")
+            (segment,) = await client.log_segments("log")
+            key = ledger_key_path(segment.ledger_id)
+            record = await world.metastore.get(key)
+        await world.metastore.delete(key)
+        for bookie in world.bookies:
+            assert await collect_garbage(bookie.server, world.metastore) == [segment.ledger_id]
+        await world.metastore.create(key, record.value)
+        with pytest.raises(LedgerDeletedError):
+            await client.recover_ledger(segment.ledger_id)
+        with trio.fail_after(QUICK.takeover_timeout_s):
+            await client.delete_log("log")
+        assert await client.logs() == []
         assert await client.ledgers() == []

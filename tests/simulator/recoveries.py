@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from replog.errors import FencedError, LedgerFinishedError, RemoteProtocolError
+from replog.errors import FencedError, LedgerDeletedError, LedgerFinishedError, RemoteProtocolError
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.effects import (
     AwaitSilentBookies,
@@ -206,6 +206,11 @@ class RecoveryShell(LedgerShell):
         if isinstance(effect, Failed):
             self.error = effect.error
             self.world.count(f"recovery failed: {type(effect.error).__name__}")
+            if isinstance(effect.error, LedgerDeletedError):
+                # As the real driver: bookies were told so, even if a late request has created its record once more.
+                self.is_missing = self.is_done = True
+                self._on_done(None)
+                return
             # Another client writes or has ended the ledger: an application asks for its turn before it tries again (L5).
             is_over = isinstance(effect.error, LedgerFinishedError) or (
                 machine.metadata.is_unbounded and isinstance(effect.error, FencedError)

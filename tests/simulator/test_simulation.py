@@ -65,6 +65,14 @@ def test_ledger_that_no_metadata_ever_named_is_found_on_a_disk() -> None:
     assert violation.rule == "L7"
 
 
+def test_a_late_request_makes_a_deleted_ledger_anew_and_a_second_deletion_of_its_log_ends() -> None:
+    """Its bookies were told that it is deleted, so nobody can recover it. The simulated client tried that for ever, where the
+    real one goes on as if it was missing. One of 310,000 schedules."""
+    result = simulate(draw_plan(35106329))
+    assert result.violation is None
+    assert result.world.coverage["recovery failed: LedgerDeletedError"]
+
+
 def trace(seed: int) -> int:
     return simulate(draw_plan(seed)).trace
 
