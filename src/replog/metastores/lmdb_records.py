@@ -75,8 +75,7 @@ class Reading:
 
     def version(self, key: str) -> int | None:
         """The version, or None if the key does not exist."""
-        found = self._find(key)
-        return None if found is None else found.version
+        return self.look(key)[0]
 
     def look(self, key: str) -> tuple[int | None, bool]:
         """As `version`; and whether that may change without any commit, because the key is announced."""

@@ -6,14 +6,13 @@ after a commit: a thousand followers that looked by themselves took a whole proc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import attrs
 import trio
 
 from replog.errors import MetastoreError
 from replog.metastores.lmdb_environment import Environment, NeedsWriterError
-from replog.metastores.lmdb_records import Reading
 
 
 @attrs.define(eq=False)
@@ -44,7 +43,8 @@ class KeyWaits:
         self._waits[wait] = None
         try:
             # After it was noted, so that no change between the caller's look and the wait is missed.
-            self._is_any_fickle |= self._look(environment, (wait,))
+            is_fickle, _ = _look(environment, (wait,))
+            self._is_any_fickle |= is_fickle
             while not wait.is_over:
                 if self._looker is None:
                     self._looker = wait
@@ -67,28 +67,28 @@ class KeyWaits:
     def look(self, environment: Environment) -> None:
         """Something may have changed: ends the waits whose keys did."""
         if self._waits:
-            self._is_any_fickle = self._look(environment, self._waits)
+            self._is_any_fickle, self._last_change = _look(environment, self._waits)
 
     def end(self) -> None:
         """Ends all waits."""
         for wait in self._waits:
             wait.end()
 
-    def _look(self, environment: Environment, waits: Iterable[_Wait]) -> bool:
-        keys = {wait.key for wait in waits}
 
-        def look(reading: Reading) -> dict[str, tuple[int | None, bool]]:
-            if waits is self._waits:
-                self._last_change = reading.last_change
-            return {key: reading.look(key) for key in keys}
-
-        try:
-            found = environment.read(look)
-        except (MetastoreError, NeedsWriterError):
-            for wait in waits:
-                wait.end()
-            return False
+def _look(environment: Environment, waits: Collection[_Wait]) -> tuple[bool, int]:
+    """Ends the waits whose keys have other versions, or all if that can't be found out. Returns whether one of the keys may
+    change without a commit, and the last change that was seen."""
+    keys = {wait.key for wait in waits}
+    try:
+        found, last_change = environment.read(
+            lambda reading: ({key: reading.look(key) for key in keys}, reading.last_change)
+        )
+    except (MetastoreError, NeedsWriterError):
         for wait in waits:
-            if found[wait.key][0] != wait.version:
-                wait.end()
-        return any(is_fickle for _, is_fickle in found.values())
+            wait.end()
+        return False, -1
+    for wait in waits:
+        version, _ = found[wait.key]
+        if version != wait.version:
+            wait.end()
+    return any(is_fickle for _, is_fickle in found.values()), last_change
