@@ -60,10 +60,13 @@ class RecoveryShell(LedgerShell):
         if outcome is Outcome.UNCERTAIN:
             self.client.after(RETRY, self.start)
         elif outcome is Outcome.MISSING:
-            self.is_missing = self.is_done = True
-            self._on_done(None)
+            self._miss()
         else:
             self.begin(record, version)
+
+    def _miss(self) -> None:
+        self.is_missing = self.is_done = True
+        self._on_done(None)
 
     def begin(self, record: LedgerMetadata, version: int) -> None:
         """Begins an attempt with this metadata, which may be old."""
@@ -208,8 +211,7 @@ class RecoveryShell(LedgerShell):
             self.world.count(f"recovery failed: {type(effect.error).__name__}")
             if isinstance(effect.error, LedgerDeletedError):
                 # As the real driver: bookies were told so, even if a late request has created its record once more.
-                self.is_missing = self.is_done = True
-                self._on_done(None)
+                self._miss()
                 return
             # Another client writes or has ended the ledger: an application asks for its turn before it tries again (L5).
             is_over = isinstance(effect.error, LedgerFinishedError) or (
