@@ -311,9 +311,8 @@ SHELL_MUTANTS = (
                 "    self._machine._digest, self._ledger_id, 1, effect.batch.last_add_confirmed)",
             ),
         ),
-        8,
+        16,
         strategy="orphans",
-        step=8,
     ),
     Mutant(
         "confirmed-runs-ahead",
@@ -358,7 +357,7 @@ SHELL_MUTANTS = (
         "W7",
         "a writer does not record at its end what a bookie lacks that was away",
         (Patch(LedgerWriting, "_propose_close", ".with_gaps(self._gaps_until(last))", ""),),
-        4,
+        16,
         strategy="burning",
     ),
     Mutant(

@@ -35,10 +35,12 @@ class _Ended(BaseException):
 
 
 class LockstepThread(Thread):
-    """One thread. `deadline_s` is until when it is parked at most."""
+    """One thread. `deadline_s` is until when it is parked at most; `raises` says whether an error in it ends the run."""
 
-    def __init__(self, owner: Lockstep, name: str, function: Callable[[], object]) -> None:
+    def __init__(self, owner: Lockstep, name: str, function: Callable[[], object], *, raises: bool = False) -> None:
         self.name = name
+        self.raises = raises
+        self.limiter: trio.CapacityLimiter | None = None  # taken until the thread has ended
         self.ended = trio.Event()
         self.wake = trio.Event()
         self.deadline_s = -math.inf
@@ -102,7 +104,7 @@ class Lockstep(Threads):
         self._alive: dict[LockstepThread, None] = {}
         self._current: LockstepThread | None = None
         self._waiting: dict[LockstepThread, Callable[[], bool]] = {}  # conditions that other threads may fulfil
-        self._unstarted: deque[tuple[LockstepThread, bool]] = deque()  # True: an error in it ends the run
+        self._unstarted: deque[LockstepThread] = deque()
 
     # -- waiting, in one of the threads ----------------------------------------
 
@@ -142,10 +144,8 @@ class Lockstep(Threads):
 
     def start(self, name: str, function: Callable[[], object]) -> LockstepThread:
         """As `Threads.start`."""
-        thread = LockstepThread(self, name, function)
-        self._alive[thread] = None
-        self._unstarted.append((thread, True))
-        self._start_tasks()
+        thread = LockstepThread(self, name, function, raises=True)
+        self._begin(thread)
         return thread
 
     async def run(
@@ -160,36 +160,37 @@ class Lockstep(Threads):
         thread = LockstepThread(self, "call", lambda: function(*arguments))
         if limiter is not None:
             await limiter.acquire_on_behalf_of(thread)
-        self._alive[thread] = None
-        self._unstarted.append((thread, False))
-        self._start_tasks()
-        if limiter is not None:
-            # By a task of its own: a caller that was cancelled goes, and the limiter
-            # stays taken until the thread has ended.
-            self._nursery.start_soon(self._give_back, thread, limiter)
+            thread.limiter = limiter
+        self._begin(thread)
         with trio.CancelScope(shield=not abandon_on_cancel):
             await thread.ended.wait()
         assert thread.outcome is not None
         return cast("T", thread.outcome.unwrap())
 
-    async def _give_back(self, thread: LockstepThread, limiter: trio.CapacityLimiter) -> None:
-        await thread.ended.wait()
-        limiter.release_on_behalf_of(thread)
+    def _begin(self, thread: LockstepThread) -> None:
+        self._alive[thread] = None
+        self._unstarted.append(thread)
+        self._start_tasks()
 
     def _start_tasks(self) -> None:
         while self._unstarted and self._current is None:  # otherwise started when the current thread is parked
-            thread, raises = self._unstarted.popleft()
-            self._nursery.start_soon(self._take_on, thread, raises)
+            self._nursery.start_soon(self._take_on, self._unstarted.popleft())
 
-    async def _take_on(self, thread: LockstepThread, raises: bool) -> None:
+    async def _take_on(self, thread: LockstepThread) -> None:
         """Resume a thread whenever it may run, until it has ended."""
         while thread.outcome is None:
-            with trio.move_on_at(thread.deadline_s):
-                await thread.wake.wait()
+            if thread.deadline_s > self.clock_s():
+                with trio.move_on_at(thread.deadline_s):
+                    await thread.wake.wait()
+            else:
+                await trio.lowlevel.checkpoint()
             self._resume(thread)
         del self._alive[thread]
         thread.ended.set()
-        if raises:
+        # Here and not by the caller of `run`: it goes when it is cancelled, and the limiter stays taken.
+        if thread.limiter is not None:
+            thread.limiter.release_on_behalf_of(thread)
+        if thread.raises:
             thread.outcome.unwrap()
 
     def _resume(self, thread: LockstepThread) -> None:

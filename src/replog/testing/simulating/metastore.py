@@ -151,7 +151,7 @@ class SimulatedMetastore(Metastore):
         self, what: str, key: str, call: Callable[[], Awaitable[Answer]], *, changes: bool = False
     ) -> Answer:
         """Send a call, and wait for its answer until the deadline. The call goes on after its caller has given up."""
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         if self._process in self._world.dead:
             await trio.sleep(0.1)  # a dead process may still run, without effect
             raise MetastoreUnavailableError(f"{what}: this process is dead")
@@ -177,11 +177,14 @@ class SimulatedMetastore(Metastore):
                 await self._server.network.passage(METASTORE, self._process)
                 answered.set()
 
-        if fate is not Fate.REQUEST_LOST:
-            # A task of nobody's: a request that is under way is served even if its caller gives up, or dies.
+        if changes and fate is not Fate.REQUEST_LOST:
+            # A task of nobody's: a change that is under way is made even if its caller gives up, or dies.
             self._world.spawn(serve)
         with trio.move_on_after(_DEADLINE_S):
-            await answered.wait()
+            if not changes and fate is not Fate.REQUEST_LOST:
+                await serve()
+            if not answered.is_set():
+                await answered.wait()
         if answered.is_set():
             for error in errors:
                 raise error
