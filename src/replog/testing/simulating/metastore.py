@@ -150,18 +150,9 @@ class SimulatedMetastore(Metastore):
     async def _call(
         self, what: str, key: str, call: Callable[[], Awaitable[Answer]], *, changes: bool = False
     ) -> Answer:
-        """Send a call, and wait for its answer until the deadline. The call goes on after its caller has given up."""
+        """Send a call, and wait for its answer until the deadline. A change goes on after its caller has given up."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self._process in self._world.dead:
-            await trio.sleep(0.1)  # a dead process may still run, without effect
-            raise MetastoreUnavailableError(f"{what}: this process is dead")
-        fate = self._server.fate(is_put=what.startswith("put"))
-        if fate is not None:
-            self._world.tell(self._process, f"{what}: {fate.value}")
-            self._world.count(f"metastore: {fate.value}")
-        if fate is Fate.UNAVAILABLE:
-            await trio.sleep(self._server.network.delay_s())
-            raise MetastoreUnavailableError(f"{what}: the metastore is not reachable; nothing was changed, try again")
+        fate = await self._sent(what)
         answered = trio.Event()
         answers: list[Answer] = []
         errors: list[MetastoreError] = []
@@ -191,6 +182,20 @@ class SimulatedMetastore(Metastore):
             return answers[0]
         lost = MetastoreUncertainError if changes else MetastoreUnavailableError
         raise lost(f"{what}: no answer in {_DEADLINE_S} s")
+
+    async def _sent(self, what: str) -> Fate | None:
+        """The fault that this call meets on its way; raises if the call doesn't leave the process."""
+        if self._process in self._world.dead:
+            await trio.sleep(0.1)  # a dead process may still run, without effect
+            raise MetastoreUnavailableError(f"{what}: this process is dead")
+        fate = self._server.fate(is_put=what.startswith("put"))
+        if fate is not None:
+            self._world.tell(self._process, f"{what}: {fate.value}")
+            self._world.count(f"metastore: {fate.value}")
+        if fate is Fate.UNAVAILABLE:
+            await trio.sleep(self._server.network.delay_s())
+            raise MetastoreUnavailableError(f"{what}: the metastore is not reachable; nothing was changed, try again")
+        return fate
 
     async def _serve(
         self, what: str, key: str, fate: Fate | None, call: Callable[[], Awaitable[Answer]], answers: list[Answer]

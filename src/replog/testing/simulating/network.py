@@ -126,7 +126,9 @@ class Network:
 
     async def passage(self, source: str, target: str) -> None:
         """Wait for as long as a message takes from source to target."""
-        await trio.sleep_until(self.world.due_s(self.delay_s()))
+        arrived = trio.Event()
+        self.world.at(self.world.due_s(self.delay_s()), arrived.set)
+        await arrived.wait()
         while not self.is_open(source, target):
             await self._mended.wait()
 

@@ -41,7 +41,7 @@ class World:
         self._streams: dict[str, random.Random] = {}
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
-        self._earlier = trio.Event()
+        self._nap = trio.CancelScope()  # of `run`, until the first one is due
         self._resumed = trio.Event()
 
     # -- time, randomness and the trace ----------------------------------------
@@ -97,7 +97,7 @@ class World:
         heapq.heappush(self._later, (due_s, self._sequence, action))
         # It is due before all others: the task that waits for the first one must wait for this one instead.
         if self._later[0][1] == self._sequence:
-            self._earlier.set()
+            self._nap.deadline = due_s
 
     @contextmanager
     def cancelled_after(self, delay_s: float) -> Iterator[trio.CancelScope]:
@@ -115,9 +115,9 @@ class World:
     async def run(self) -> None:
         """Call actions when they are due, until cancelled."""
         while True:
-            self._earlier = trio.Event()
-            with trio.move_on_at(self._later[0][0] if self._later else math.inf):
-                await self._earlier.wait()
+            self._nap = trio.CancelScope(deadline=self._later[0][0] if self._later else math.inf)
+            with self._nap:
+                await trio.sleep_forever()
             while self._later and self._later[0][0] <= self.now_s:
                 heapq.heappop(self._later)[2]()
 
