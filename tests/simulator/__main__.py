@@ -42,7 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"there is no strategy {options.strategy!r}; known: {', '.join(strategies)}")
     if options.shells:
         return shells.run_shells(
-            options.first, options.seeds, options.seconds, options.mutant, options.strategy, trace=options.trace
+            options.first,
+            options.seeds,
+            options.seconds,
+            options.mutant,
+            options.strategy,
+            swarm=options.swarm,
+            trace=options.trace,
         )
     if options.rewrite:
         for path in options.rewrite:
@@ -63,6 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
     parser.add_argument("--shells", action="store_true", help="run client, log and bookie, not only their machines")
+    parser.add_argument(
+        "--swarm", action="store_true", help="of the shells: each seed draws who acts, and for how long"
+    )
     parser.add_argument("--trace", action="store_true", help="of the shells: print all that happens")
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")

@@ -84,7 +84,14 @@ def list_mutants() -> None:
 
 
 def run_shells(
-    first: int, seeds: int, seconds: float | None, mutant_name: str | None, strategy: str | None, *, trace: bool
+    first: int,
+    seeds: int,
+    seconds: float | None,
+    mutant_name: str | None,
+    strategy: str | None,
+    *,
+    swarm: bool,
+    trace: bool,
 ) -> int:
     """Runs seeds until one fails, and shows that one. Returns the exit status: 0 if all is as it should be."""
     start_s = time.monotonic()
@@ -99,7 +106,7 @@ def run_shells(
             if seconds is not None and time.monotonic() - start_s > seconds:
                 break
             transcript.clear()
-            result = simulate_shells(seed, transcript, strategy)
+            result = simulate_shells(seed, transcript, strategy, swarm=swarm)
             ran, steps = ran + 1, steps + result.steps
             happened += result.coverage
             if trace:
@@ -120,6 +127,7 @@ def run_shells(
         options = [f"--first {found.seed} --seeds 1 --trace"]
         options += [f"--mutant {mutant_name}"] if mutant_name else []
         options += [f"--strategy {strategy}"] if strategy else []
+        options += ["--swarm"] if swarm else []
         print(f"all of it: python -m tests.simulator --shells {' '.join(options)}")
     return int((found is None) == (mutant is not None))
 

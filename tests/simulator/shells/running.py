@@ -27,6 +27,7 @@ from replog.testing.simulating.network import Network
 from replog.testing.simulating.processes import BookieHost, Clients
 from replog.testing.simulating.scheduling import Livelock, run
 from tests.simulator.chunked import small_chunks
+from tests.simulator.shells.casting import WHOLE, Cast, drawn_cast
 from tests.simulator.shells.jobs import JOBS_EVERY, Jobs
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
@@ -57,7 +58,6 @@ OPTIONS = ClientOptions(
 FULL_OPTIONS = attrs.evolve(OPTIONS, durability="write-quorum", write_quorum_timeout_s=2.5)
 QUORUMS = [Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)]
 BOOKIES = (6, 6, 6, 5, 4, 3, 3)  # one of these: with three, nobody can ever be replaced
-_STORM_S = 4.0
 _ENDING_MAX_S = 60.0  # for all actors to end what they do, once the storm is over
 _SETTLING_S = 8.0  # until bookies that were full take entries again, and nobody is avoided any more
 _UNDER_WAY_S = 0.5
@@ -79,8 +79,9 @@ class ShellResult:
 
 
 class _Run:
-    def __init__(self, seed: int, transcript: list[str] | None, strategy: str | None) -> None:
+    def __init__(self, seed: int, transcript: list[str] | None, strategy: str | None, *, swarm: bool) -> None:
         self.seed = seed
+        self._swarm = swarm
         self._given_strategy = strategy
         self.transcript = transcript
         self.world: JudgedWorld | None = None
@@ -163,7 +164,8 @@ class _Run:
         weather.recover = workload.recover
         terms = Terms(world, metastore, lambda: workload.is_stopping) if strategy == TERMS else None
         repeats = Repeats(world, lambda: workload.is_stopping) if strategy == REPEATS else None
-        await _storm(world, weather, workload, jobs, repairs, terms, repeats)
+        cast = drawn_cast(world.stream("cast")) if self._swarm else WHOLE
+        await _storm(world, cast, weather, workload, jobs, repairs, terms, repeats)
         if not world.violations:
             calm = _Calm(world, clients, workload, made, jobs, weather.losses, write_quorums, repairs, terms, repeats)
             await _judge(world, calm)
@@ -232,6 +234,7 @@ def _fragment_start(metastore: MetastoreServer, ledger_id: int) -> int:
 
 async def _storm(
     world: JudgedWorld,
+    cast: Cast,
     weather: Weather,
     workload: Workload,
     jobs: Jobs | None,
@@ -241,22 +244,22 @@ async def _storm(
 ) -> None:
     """Everybody acts while the weather is bad, then comes to an end."""
     async with trio.open_nursery() as nursery:
-        usual = (
-            ("leader", workload.lead, 3),
-            ("archive", workload.archivist, 1),
-            ("follower", workload.follow, 2),
-            ("reader", workload.read, 1),
-            ("writer", workload.write_ledger, 2),
-            ("recovery", workload.recover_ledgers, 1),
-            ("looker", workload.read_ledgers, 1),
-            ("brief", workload.short_lived.write, 1),
-            ("deleter", workload.short_lived.delete, 1),
-            ("brief reader", workload.short_lived.read, 1),
-            ("intruder", workload.intrude, 1),
-        )
-        for role, act, count in usual if weather.strategy != REQUESTS else ():
+        usual = {
+            "leader": workload.lead,
+            "archive": workload.archivist,
+            "follower": workload.follow,
+            "reader": workload.read,
+            "writer": workload.write_ledger,
+            "recovery": workload.recover_ledgers,
+            "looker": workload.read_ledgers,
+            "brief": workload.short_lived.write,
+            "deleter": workload.short_lived.delete,
+            "brief reader": workload.short_lived.read,
+            "intruder": workload.intrude,
+        }
+        for role, count in cast.roles.items() if weather.strategy != REQUESTS else ():
             for _ in range(count):
-                nursery.start_soon(workload.play, role, act)
+                nursery.start_soon(workload.play, role, usual[role])
         if jobs is not None:
             for role, act in (
                 ("job", jobs.commit),
@@ -286,8 +289,8 @@ async def _storm(
                 ("mender", terms.mend),
             ):
                 nursery.start_soon(workload.play, role, act)
-        nursery.cancel_scope.deadline = trio.current_time() + _STORM_S + _ENDING_MAX_S
-        await weather.run(_STORM_S)
+        nursery.cancel_scope.deadline = trio.current_time() + cast.storm_s + _ENDING_MAX_S
+        await weather.run(cast.storm_s)
         workload.is_stopping = True
         world.tell("weather", "is calm")
         nursery.cancel_scope.deadline = trio.current_time() + _ENDING_MAX_S
@@ -442,10 +445,12 @@ class _Calm:
         self._world.count("ledger left behind")
 
 
-def simulate_shells(seed: int, transcript: list[str] | None = None, strategy: str | None = None) -> ShellResult:
+def simulate_shells(
+    seed: int, transcript: list[str] | None = None, strategy: str | None = None, *, swarm: bool = False
+) -> ShellResult:
     """Runs a seed; with `transcript`, writes down all that happens. `strategy` is one of `STRATEGIES`, in place of what
-    the seed says. Not to be called inside of a trio run."""
-    one = _Run(seed, transcript, strategy)
+    the seed says; with `swarm`, only a drawn part of the cast acts. Not to be called inside of a trio run."""
+    one = _Run(seed, transcript, strategy, swarm=swarm)
     small = {TERMS: small_chunks, REPEATS: small_windows}.get(strategy or "", nullcontext)
     with small():
         ended = outcome.capture(run, seed, one.main)

@@ -1,6 +1,7 @@
 """The shells under simulation: no seed breaks a rule, a seed has one trace, and the storms were worth the name."""
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -10,6 +11,7 @@ import pytest
 
 from tests.simulator.__main__ import main
 from tests.simulator.shells import ShellResult, simulate_shells
+from tests.simulator.shells.casting import WHOLE, drawn_cast
 from tests.simulator.shells.command import missing
 from tests.simulator.shells.repairs import REPAIRS
 from tests.simulator.shells.repeats import REPEATS
@@ -22,6 +24,7 @@ SEEDS_LONG = max(12, int(os.environ.get("SHELL_SEEDS", "12")))  # in the long la
 DOUBTING = 26  # a seed in which a bookie in doubt refuses an add
 SHORT = 9  # a seed that is soon over
 QUICK = (0, SHORT)  # seeds of two strategies, both soon over
+SWARM = (0, 6, 7)  # short seeds
 REPEATS_SEED = 10  # a short seed in which ids are answered, repeated, forgotten and trimmed
 TERMS_SEED = 4  # a short seed whose ledger outgrows its record
 REQUESTS_SEED = 4  # a short seed in which a leader answers a committer
@@ -36,6 +39,21 @@ def run(seed: int) -> ShellResult:
 @pytest.mark.parametrize("seed", QUICK)
 def test_no_seed_breaks_a_rule(seed: int) -> None:
     assert run(seed).violation is None, f"python -m tests.simulator --shells --first {seed} --seeds 1 --trace"
+
+
+@pytest.mark.parametrize("seed", SWARM)
+def test_no_seed_of_a_swarm_breaks_a_rule(seed: int) -> None:
+    result = simulate_shells(seed, swarm=True)
+    assert result.violation is None, f"python -m tests.simulator --shells --swarm --first {seed} --seeds 1 --trace"
+
+
+def test_each_seed_of_a_swarm_has_another_cast_and_somebody_writes() -> None:
+    casts = [drawn_cast(random.Random(seed)) for seed in range(100)]
+    assert all({"leader", "writer"} & set(each.roles) for each in casts)
+    assert {role for each in casts for role in each.roles} == set(WHOLE.roles)
+    assert all(count <= WHOLE.roles[role] for each in casts for role, count in each.roles.items())
+    assert any(each.storm_s == WHOLE.storm_s for each in casts)
+    assert any(each.storm_s < 1 for each in casts)
 
 
 @pytest.mark.long(is_sampled=False)
