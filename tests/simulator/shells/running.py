@@ -58,6 +58,7 @@ OPTIONS = ClientOptions(
 FULL_OPTIONS = attrs.evolve(OPTIONS, durability="write-quorum", write_quorum_timeout_s=2.5)
 QUORUMS = [Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)]
 BOOKIES = (6, 6, 6, 5, 4, 3, 3)  # one of these: with three, nobody can ever be replaced
+_COLLECTIONS_S = (0.5, 2.0, 20.0)  # the last one: only when it is asked for, and for swarms only
 _ENDING_MAX_S = 60.0  # for all actors to end what they do, once the storm is over
 _SETTLING_S = 8.0  # until bookies that were full take entries again, and nobody is avoided any more
 _UNDER_WAY_S = 0.5
@@ -121,7 +122,7 @@ class _Run:
             storage="memory",
             commit_bytes_max=chance.choice((300, 2000, 1 << 20)),
             commit_inline_when_idle=chance.random() < 0.3,
-            garbage_collection_interval_s=chance.choice((0.5, 2.0)),
+            garbage_collection_interval_s=chance.choice(_COLLECTIONS_S if self._swarm else _COLLECTIONS_S[:2]),
             close_timeout_s=5.0,
             heal="auto",
             heal_interval_s=world.stream("healing").choice((0.2, 1.0, 5.0)),
