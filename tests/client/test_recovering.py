@@ -17,7 +17,7 @@ from replog.errors import (
     UnauthorizedError,
 )
 from replog.hookspecs import LedgerRecovered
-from replog.protocol.messages import AddRequest, Request, Status
+from replog.protocol.messages import AddRequest, RecoveryReadRequest, Request, Status
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
 from replog.records.paths import ledger_key_path
@@ -309,6 +309,25 @@ async def test_two_bookies_that_restart_fail_no_recovery(place: int, autojump_cl
             await settle()
             assert (await client.recover_ledger(ledger_id)).last_entry_id == 9
             assert 5 <= trio.current_time() - started_s < 8
+
+
+async def test_bookies_that_could_not_tell_for_a_while_are_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+    """R4: an I/O error is no answer, and no reason to wait for the deadline either."""
+    async with cluster() as world:
+        ledger_id = await vanished(world)
+        for bookie in world.bookies[:2]:
+            bookie.wire.refuse = lambda request: Status.UNKNOWN if isinstance(request, RecoveryReadRequest) else None
+        async with world.client(QUICK) as client, trio.open_nursery() as nursery:
+            started_s = trio.current_time()
+
+            async def heal() -> None:
+                await trio.sleep(3)
+                for bookie in world.bookies:
+                    bookie.wire.refuse = lambda _request: None
+
+            nursery.start_soon(heal)
+            assert (await client.recover_ledger(ledger_id)).last_entry_id == 9
+            assert 3 <= trio.current_time() - started_s < 5
 
 
 async def test_the_error_of_a_recovery_says_what_each_bookie_said(autojump_clock: trio.testing.MockClock) -> None:

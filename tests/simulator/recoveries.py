@@ -160,11 +160,19 @@ class RecoveryShell(LedgerShell):
                 machine.refused(response.fence_term)
             elif response is not None:
                 machine.read_unknown(index, entry_id)
+                self.client.after(RETRY, self._ask_again, machine, effect)
             elif in_time:
                 self._unreachable(machine, index, effect.bookie_id)
             self.pump()
 
         self.client.call(effect.bookie_id, "recovery-read", self.subject(entry_id), request, answered)
+
+    def _ask_again(self, machine: LedgerRecovery, effect: SendRecoveryRead) -> None:
+        """As the real driver, whom a bookie in doubt has told nothing."""
+        if machine is self.machine and not machine.is_done and machine.is_wanted(effect):
+            self.world.count("who could not tell was asked again")
+            self._send_read(effect)
+            self.pump()
 
     def _send_add(self, effect: SendAdd) -> None:
         assert effect.recovery

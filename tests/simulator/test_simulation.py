@@ -73,6 +73,13 @@ def test_a_late_request_makes_a_deleted_ledger_anew_and_a_second_deletion_of_its
     assert result.world.coverage["recovery failed: LedgerDeletedError"]
 
 
+def test_who_could_not_tell_just_before_the_faults_end_is_asked_again() -> None:
+    """The simulated recovery waited for its deadline instead; the real one asks again after a pause. One of 750,000 schedules."""
+    result = simulate(draw_plan(50035384))
+    assert result.violation is None
+    assert result.world.coverage["who could not tell was asked again"]
+
+
 def trace(seed: int) -> int:
     return simulate(draw_plan(seed)).trace
 

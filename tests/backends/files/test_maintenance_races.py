@@ -16,6 +16,7 @@ from replog.backends.files.contents import Contents
 from replog.backends.files.index import LedgerIndex
 from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import LogFile, Section
+from replog.backends.files.pacing import Pace
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.protocol.mutations import DropEntries, DropLedger, Mutation, PutBatch
 from replog.testing.disk import MemoryDisk
@@ -49,11 +50,11 @@ def test_file_is_removed_when_it_empties_during_compaction() -> None:
     rewritten: list[LogFile] = []
     retired: list[LogFile] = []
 
-    def rewrite_and_drop(files: Sequence[LogFile], bytes_per_s: int) -> None:
+    def rewrite_and_drop(files: Sequence[LogFile], pace: Pace) -> None:
         gone = [file for file in files if file.is_retired]
         wait_until(lambda: not any(file.path in disk.paths() for file in gone))
         retired.extend(gone)
-        rewrite(files, bytes_per_s)
+        rewrite(files, pace)
         if not rewritten:
             storage.commit([DropLedger(ledger_id) for ledger_id in range(2, 9)])
         rewritten.extend(files)

@@ -65,10 +65,27 @@ def test_pace_rests_while_there_are_commits(monkeypatch: pytest.MonkeyPatch) -> 
     assert 200 <= clock.rests <= 500
 
 
+def test_compaction_rests_longer_than_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    commits = 0
+    pace = Pace(0, Event(clock), lambda: commits, rests=8.0)
+    for commits in range(1000):  # noqa: B007 - the lambda looks at it
+        pace.spend(100)
+        clock.now_s += 0.0002
+    assert clock.now_s - 100.0 == pytest.approx(1000 * 0.0002 * 9, rel=0.02)
+    clock.now_s += 10.0  # it waited for the disk: appends need no more than a moment
+    commits += 1
+    before_s = clock.now_s
+    pace.spend(100)
+    assert clock.now_s - before_s <= 0.005
+
+
 def test_pace_reports_each_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Pace(0, Event(Clock(monkeypatch)), lambda: 0)
     told = [pace.spend(1 << 20) for _ in range(32)]
     assert sum(told) == 4
+    short = Pace(0, Event(Clock(monkeypatch)), lambda: 0)
+    assert [number for number in range(1, 3001) if short.spend(100)] == [1000, 2000, 3000]
 
 
 def test_pace_raises_when_storage_closes() -> None:

@@ -76,17 +76,14 @@ class Rewriter:
 
     Calls `between` from time to time, so that other work needn't wait for the end; it may rewrite other files."""
 
-    def __init__(
-        self, contents: Contents, next_number: int, between: Callable[[], None], traffic: Callable[[], int]
-    ) -> None:
+    def __init__(self, contents: Contents, next_number: int, between: Callable[[], None]) -> None:
         self._contents = contents
-        self._traffic = traffic  # counts commits
         self._between = between
         self.next_number = next_number
         self.copied_bytes = 0
         self.copied_batches = 0
 
-    def rewrite(self, files: Sequence[LogFile], bytes_per_s: int) -> None:
+    def rewrite(self, files: Sequence[LogFile], pace: Pace) -> None:
         """Copies all that is needed of these files, so that they can go. Called without the lock, by one thread at a time.
 
         Raises `DamagedBatch` or `StorageUncertainError` if a batch can't be copied, `Closing`; may raise OSError. Then
@@ -101,7 +98,6 @@ class Rewriter:
             # Pinned until the end: a recycled file would be copied with another life's bytes.
             contents.descriptors.pin(files, wait=True)
         written: list[EntryLogWriter] = []
-        pace = Pace(bytes_per_s, contents.closing, self._traffic)
         try:
             self._copy(
                 sections,

@@ -19,6 +19,9 @@ from replog.backends.files.repair import repair_index
 from replog.backends.files.scrubbing import Scrubber
 from replog.errors import StorageDamagedError, StorageUncertainError
 
+# It can wait, and appends can't: with as much rest as work, those of half the maximal rate were late by a second.
+_COMPACTION_RESTS = 8.0
+
 
 class Jobs:
     """Each job may raise OSError and `Closing`; then what it leaves is what a crash might leave. Any thread may do one.
@@ -38,7 +41,7 @@ class Jobs:
         self._journal = journal
         self._pool = pool
         self._checkpointer = checkpointer
-        self._rewriter = Rewriter(contents, next_entry_log, self._checkpoint_between, lambda: journal.sequence)
+        self._rewriter = Rewriter(contents, next_entry_log, self._checkpoint_between)
         self._scrubber = Scrubber(contents, between, lambda: journal.sequence)
         self._is_between = self._is_flushing = False
         self._minor_compactions = self._major_compactions = 0
@@ -105,17 +108,20 @@ class Jobs:
             files = [file for file in self._journal.sealed if not file.is_indexed and not file.is_damaged]
         self._is_flushing = True
         try:
-            self._rewrite(list(files), bytes_per_s=0)
+            self._rewrite(list(files), self._pace())
         finally:
             self._is_flushing = False
 
-    def _rewrite(self, files: list[LogFile], bytes_per_s: int) -> None:
+    def _pace(self, bytes_per_s: int = 0, rests: float = 0.0) -> Pace:
+        return Pace(bytes_per_s, self._contents.closing, lambda: self._journal.sequence, rests)
+
+    def _rewrite(self, files: list[LogFile], pace: Pace) -> None:
         """Rewrites these files but for damaged ones: they stay as they are."""
         contents = self._contents
         repaired: set[LogFile] = set()
         while files:
             try:
-                self._rewriter.rewrite(files, bytes_per_s)
+                self._rewriter.rewrite(files, pace)
                 return
             except DamagedBatch:
                 pass
@@ -151,7 +157,7 @@ class Jobs:
             self._flush_and_write_catalog(is_forced=True)
             groups = worth_compacting(contents, is_major=is_major)
             for group in groups:
-                self._rewrite(group, contents.options.compaction_bytes_per_s)
+                self._rewrite(group, self._pace(contents.options.compaction_bytes_per_s, _COMPACTION_RESTS))
                 self.write_catalog()
         self._last_compaction_s = time.monotonic() - began_s
         if is_major:
@@ -171,7 +177,7 @@ class Jobs:
 
     def _repair_now(self) -> None:
         contents = self._contents
-        pace = Pace(0, contents.closing, lambda: self._journal.sequence)
+        pace = self._pace()
         while contents.damages.unreadable_indexes:
             with contents.changed:
                 file = contents.damages.unreadable_indexes.pop()

@@ -6,13 +6,16 @@ import threading
 import time
 from collections.abc import Callable
 
+# So much is done before something else is looked after: a thousand batches may take a second, however short they are.
 _STRETCH_BYTES = 8 << 20
+_STRETCH_BATCHES = 1000
 _PATIENCE_S = 0.002  # shorter pauses are put together: each costs a change of thread
 _CREDIT_S = 0.1  # so much of a delay is made up for; more would be a burst
 # Other threads get the interpreter at once only from a thread that sleeps. A thread that just reads takes it back before
 # they wake, and a commit would wait for many such reads.
 _BURST_S = 0.0001
 _REST_S = 0.0001
+_REST_MAX_S = 0.005
 
 
 def no_rest() -> None:
@@ -25,22 +28,27 @@ class Closing(Exception):
 
 class Pace:
     """So many bytes per second at most; 0 means no limit. And never the interpreter for long while there are commits: `traffic`
-    counts them."""
+    counts them. They are left `rests` times as long as the work took, and a moment at least."""
 
-    def __init__(self, bytes_per_s: int, closing: threading.Event, traffic: Callable[[], int]) -> None:
+    def __init__(
+        self, bytes_per_s: int, closing: threading.Event, traffic: Callable[[], int], rests: float = 0.0
+    ) -> None:
         self._bytes_per_s = bytes_per_s
         self._closing = closing
         self._traffic = traffic
+        self._rests = rests
         self._seen_traffic = traffic()
         self._spent_bytes = 0
+        self._stretch_bytes = self._stretch_batches = 0
         self._began_s = self._rested_s = time.monotonic()
 
     def spend(self, size_bytes: int) -> bool:
-        """Waits until these bytes are due; returns whether it is time to look after something else. Raises `Closing`."""
+        """Waits until a batch of this size is due; returns whether it is time to look after something else. Raises `Closing`."""
         if self._closing.is_set():
             raise Closing
-        before = self._spent_bytes // _STRETCH_BYTES
         self._spent_bytes += size_bytes
+        self._stretch_bytes += size_bytes
+        self._stretch_batches += 1
         now_s = time.monotonic()
         ahead_s = self._ahead_s(now_s) if self._bytes_per_s else 0.0
         if ahead_s > _PATIENCE_S:
@@ -49,7 +57,10 @@ class Pace:
             self._rested_s = time.monotonic()
         else:
             self._rest_if_due(now_s)
-        return self._spent_bytes // _STRETCH_BYTES > before
+        if self._stretch_bytes < _STRETCH_BYTES and self._stretch_batches < _STRETCH_BATCHES:
+            return False
+        self._stretch_bytes = self._stretch_batches = 0
+        return True
 
     def rest(self) -> None:
         """Lets commits have the interpreter, if this thread has had it for a while. For work that costs no disk."""
@@ -61,7 +72,8 @@ class Pace:
         traffic = self._traffic()
         if traffic != self._seen_traffic:
             self._seen_traffic = traffic
-            self._closing.wait(_REST_S)  # the thread that closes the storage waits for no rest
+            # Of `closing`: the thread that closes the storage waits for no rest.
+            self._closing.wait(max(_REST_S, min(_REST_MAX_S, self._rests * (now_s - self._rested_s))))
         self._rested_s = time.monotonic()
 
     def _ahead_s(self, now_s: float) -> float:
