@@ -73,7 +73,12 @@ class WriteQuorums:
         if key.startswith("ledgers/"):
             metadata = decode_ledger(key, value)
             if metadata.state is LedgerState.CLOSED:
-                self._closers.setdefault(_nonce(metadata), (process, self._world.now_s))
+                closer = process, self._world.now_s
+                if self._store.version(key) is not None:
+                    before = decode_ledger(key, self._store.get(key).value)
+                    if before.state is LedgerState.CLOSED:  # then who repairs it has not closed it
+                        closer = self._closers.get(_nonce(before), closer)
+                self._closers.setdefault(_nonce(metadata), closer)
 
     def check_full(self, ledger_id: int) -> None:
         """Somebody was told just now that this ledger is closed: if its write quorum is guaranteed, nothing may lack (W8)."""
