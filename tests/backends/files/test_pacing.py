@@ -80,6 +80,19 @@ def test_compaction_rests_longer_than_it_works(monkeypatch: pytest.MonkeyPatch) 
     assert clock.now_s - before_s <= 0.005
 
 
+def test_compaction_that_takes_long_rests_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage of many small batches would come faster than it goes."""
+    clock = Clock(monkeypatch)
+    commits = 0
+    pace = Pace(0, Event(clock), lambda: commits, rests=8.0)
+    clock.now_s += 601.0
+    began_s = clock.now_s
+    for commits in range(1000):  # noqa: B007 - the lambda looks at it
+        pace.spend(100)
+        clock.now_s += 0.0002
+    assert clock.now_s - began_s < 1000 * 0.0002 * 2
+
+
 def test_pace_reports_each_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Pace(0, Event(Clock(monkeypatch)), lambda: 0)
     told = [pace.spend(1 << 20) for _ in range(32)]

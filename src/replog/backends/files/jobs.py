@@ -156,8 +156,9 @@ class Jobs:
         with self._working():
             self._flush_and_write_catalog(is_forced=True)
             groups = worth_compacting(contents, is_major=is_major)
+            pace = self._pace(contents.options.compaction_bytes_per_s, _COMPACTION_RESTS)
             for group in groups:
-                self._rewrite(group, self._pace(contents.options.compaction_bytes_per_s, _COMPACTION_RESTS))
+                self._rewrite(group, pace)
                 self.write_catalog()
         self._last_compaction_s = time.monotonic() - began_s
         if is_major:

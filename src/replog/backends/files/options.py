@@ -33,8 +33,8 @@ class FilesOptions:
     Compaction (B6). A full file is rewritten when less of it than a threshold is still needed: `minor_compaction_threshold`,
     looked at every `minor_compaction_interval_s`, and `major_compaction_threshold`, every `major_compaction_interval_s`; the
     major one also puts journal files in which many ledgers alternate in the order of their ledgers. 0 for either turns
-    that kind off. `compaction_bytes_per_s` is copied at most; 0 means no limit. `entry_log_bytes`: how long a new entry log
-    becomes.
+    that kind off. `compaction_bytes_per_s` is copied at most; 0 means no limit. While somebody commits it also rests, in its
+    first ten minutes eight times as long as it works. `entry_log_bytes`: how long a new entry log becomes.
 
     Scrubbing. Everything stored is read and checked every `scrub_interval_s`, at most `scrub_bytes_per_s`; 0 for the interval
     turns it off, 0 for the rate means no limit.

@@ -16,6 +16,7 @@ _CREDIT_S = 0.1  # so much of a delay is made up for; more would be a burst
 _BURST_S = 0.0001
 _REST_S = 0.0001
 _REST_MAX_S = 0.005
+_LONG_RESTS_FOR_S = 600.0  # who isn't done by then has more to do than comes to an end with them
 
 
 def no_rest() -> None:
@@ -28,7 +29,7 @@ class Closing(Exception):
 
 class Pace:
     """So many bytes per second at most; 0 means no limit. And never the interpreter for long while there are commits: `traffic`
-    counts them. They are left `rests` times as long as the work took, and a moment at least."""
+    counts them. They are left `rests` times as long as the work took, for the first ten minutes, and a moment at least."""
 
     def __init__(
         self, bytes_per_s: int, closing: threading.Event, traffic: Callable[[], int], rests: float = 0.0
@@ -37,6 +38,7 @@ class Pace:
         self._closing = closing
         self._traffic = traffic
         self._rests = rests
+        self._long_rests_until_s = time.monotonic() + _LONG_RESTS_FOR_S
         self._seen_traffic = traffic()
         self._spent_bytes = 0
         self._stretch_bytes = self._stretch_batches = 0
@@ -72,8 +74,10 @@ class Pace:
         traffic = self._traffic()
         if traffic != self._seen_traffic:
             self._seen_traffic = traffic
-            # Of `closing`: the thread that closes the storage waits for no rest.
-            self._closing.wait(max(_REST_S, min(_REST_MAX_S, self._rests * (now_s - self._rested_s))))
+            rest_s = _REST_S
+            if self._rests and now_s < self._long_rests_until_s:
+                rest_s = max(_REST_S, min(_REST_MAX_S, self._rests * (now_s - self._rested_s)))
+            self._closing.wait(rest_s)  # the thread that closes the storage waits for no rest
         self._rested_s = time.monotonic()
 
     def _ahead_s(self, now_s: float) -> float:
