@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from replog import AuditReport, Client, DigestType, Quorum
+from replog import AuditReport, Client, DigestType, LedgerWriter, Quorum
 from replog.bookie.garbage import collect_garbage
 from replog.config import ClientOptions
 from replog.hookspecs import FragmentRepaired
@@ -223,3 +223,32 @@ def other_bytes(batch: Batch) -> Batch:
         timestamp_ns=batch.timestamp_ns,
         cumulative_length=batch.cumulative_length,
     )
+
+
+async def test_an_audit_leaves_most_of_the_time_to_a_writer_of_its_client(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with cluster(3) as world:
+        async with world.client(QUICK) as client:
+            for _ in range(10):
+                await written(client, Quorum(3, 3, 2))
+        for bookie in world.bookies:
+            bookie.wire.delay_s = (
+                0.002  # virtual time passes only while somebody waits: it stands for what a look takes
+            )
+        took_s = []
+        for is_writing in (False, True):
+            # A new client each time: it knows nothing of what another one has audited.
+            async with world.client(QUICK) as client, client.create_ledger() as writer, trio.open_nursery() as nursery:
+
+                async def write(writer: LedgerWriter) -> None:
+                    while True:
+                        await writer.append(b"entry")
+
+                if is_writing:
+                    nursery.start_soon(write, writer)
+                began_s = trio.current_time()
+                assert (await client.audit()).ledgers >= 11
+                took_s.append(trio.current_time() - began_s)
+                nursery.cancel_scope.cancel()
+        assert took_s[1] > 3 * took_s[0] > 0

@@ -14,13 +14,10 @@ from replog.protocol.releasing import ForeignRange, Release, foreign_ranges
 from replog.records.chunks import read_whole_ledger
 from replog.records.paths import ledger_key_path
 from replog.runtime.nursery import for_each
+from replog.runtime.resting import Rests
 
 LEDGERS_AT_A_PASS = 1000  # by the clock: each costs one read of the metastore
 _AT_ONCE = 8
-# While entries are added, so many times as long as looking at a ledger took is left to them: a pass over 10,000 ledgers took half
-# of the event loop, and kept appends waiting for seconds.
-_REST, _REST_MAX_S = 3.0, 0.05
-_BUSY_S = 0.1  # after an add
 
 
 class Releasing:
@@ -31,8 +28,7 @@ class Releasing:
         self._bookie = bookie
         self._metastore = metastore
         self._after = -1  # the last ledger that was looked at
-        self._added_batches = 0
-        self._busy_until_s = 0.0
+        self._rests = Rests(lambda: bookie.traffic.added_batches)
         # Of batches that straddle fragments, by ledger: dropped, and still stored with entries that this bookie should hold.
         self._kept: dict[int, list[ForeignRange]] = {}
 
@@ -48,13 +44,9 @@ class Releasing:
         self._after = here[-1] if here else -1
 
     async def _release_and_rest(self, ledger_id: int) -> None:
-        started_s = trio.current_time()
+        began_s = trio.current_time()
         await self._release(ledger_id)
-        now_s, added_batches = trio.current_time(), self._bookie.traffic.added_batches
-        if added_batches != self._added_batches:
-            self._added_batches, self._busy_until_s = added_batches, now_s + _BUSY_S
-        if now_s < self._busy_until_s:
-            await trio.sleep(min(_REST_MAX_S, _REST * (now_s - started_s)))
+        await self._rests.after(began_s)
 
     async def _release(self, ledger_id: int) -> None:
         key = ledger_key_path(ledger_id)

@@ -26,6 +26,7 @@ from replog.protocol.messages import Status
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.ledgers import ledger_id_pages
 from replog.runtime.nursery import for_each
+from replog.runtime.resting import Rests
 
 _TRIES_MAX = 3  # of one ledger whose record changes each time while its bookies are asked
 
@@ -75,11 +76,15 @@ class Auditor:
         # Counting lists all ids once more.
         progress.begin("audit", await self._count(has) if progress.is_watched else 0)
 
+        rests = Rests(lambda: self._context.sent_batches)
+
         async def look(ledger_id: int) -> None:
+            began_s = trio.current_time()
             with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
                 await self._look(ledger_id, found)
             progress.under_replicated = len(found.lacking)
             progress.step()
+            await rests.after(began_s)
 
         seen: list[int] = []
         async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
