@@ -19,8 +19,9 @@ from replog.backends.files.repair import repair_index
 from replog.backends.files.scrubbing import Scrubber
 from replog.errors import StorageDamagedError, StorageUncertainError
 
-# It can wait, and appends can't: with as much rest as work, those of half the maximal rate were late by a second.
-_COMPACTION_RESTS = 8.0
+# Of compaction and scrubbing. They can wait, and appends can't: with as much rest as work, those of half the maximal rate were
+# late by a second.
+_RESTS = 8.0
 
 
 class Jobs:
@@ -42,7 +43,7 @@ class Jobs:
         self._pool = pool
         self._checkpointer = checkpointer
         self._rewriter = Rewriter(contents, next_entry_log, self._checkpoint_between)
-        self._scrubber = Scrubber(contents, between, lambda: journal.sequence)
+        self._scrubber = Scrubber(contents, between)
         self._is_between = self._is_flushing = False
         self._minor_compactions = self._major_compactions = 0
         self._last_compaction_s = 0.0
@@ -156,7 +157,7 @@ class Jobs:
         with self._working():
             self._flush_and_write_catalog(is_forced=True)
             groups = worth_compacting(contents, is_major=is_major)
-            pace = self._pace(contents.options.compaction_bytes_per_s, _COMPACTION_RESTS)
+            pace = self._pace(contents.options.compaction_bytes_per_s, _RESTS)
             for group in groups:
                 self._rewrite(group, pace)
                 self.write_catalog()
@@ -168,7 +169,7 @@ class Jobs:
 
     def scrub(self) -> None:
         """Reads and checks everything, and repairs the indexes that are unreadable."""
-        self._scrubber.run()
+        self._scrubber.run(self._pace(self._contents.options.scrub_bytes_per_s, _RESTS))
         self.repair()
 
     def repair(self) -> None:

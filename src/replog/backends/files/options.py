@@ -37,7 +37,7 @@ class FilesOptions:
     first ten minutes eight times as long as it works. `entry_log_bytes`: how long a new entry log becomes.
 
     Scrubbing. Everything stored is read and checked every `scrub_interval_s`, at most `scrub_bytes_per_s`; 0 for the interval
-    turns it off, 0 for the rate means no limit.
+    turns it off, 0 for the rate means no limit. It rests as compaction does.
 
     `expected_bookie_id`: refuse a directory of another identity, and an empty one (B4); "" accepts any identity.
     """

@@ -15,19 +15,17 @@ from replog.errors import StorageUncertainError
 class Scrubber:
     """Reads all files, the oldest first. Calls `between` from time to time, as `Rewriter` does."""
 
-    def __init__(self, contents: Contents, between: Callable[[], None], traffic: Callable[[], int]) -> None:
+    def __init__(self, contents: Contents, between: Callable[[], None]) -> None:
         self._contents = contents
-        self._traffic = traffic  # counts commits
         self._between = between
         self.scrubs = 0
         self.scrubbed_bytes = 0
 
-    def run(self) -> None:
+    def run(self, pace: Pace) -> None:
         """One round over all files that exist when it begins. Called without a lock. Raises `Closing`.
 
         `contents.damages` has what it finds."""
         contents = self._contents
-        pace = Pace(contents.options.scrub_bytes_per_s, contents.closing, self._traffic)
         with contents.changed:
             files = sorted(contents.files(), key=lambda file: file.age)
         for file in files:
