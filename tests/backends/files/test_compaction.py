@@ -54,6 +54,17 @@ def expect_readable(storage: FilesStorage, ledgers: list[int]) -> None:
         assert storage.read(ledger_id, 1, 1, 1) == [make_batch(ledger_id, 0, 3, size_bytes=1000)]
 
 
+def test_compaction_with_nothing_to_do_writes_nothing() -> None:
+    with open_on(MemoryDisk()) as storage:
+        first, _ = ledgers_by_file(storage, 2)
+        keep(storage, first, 0.1)
+        storage.compact(is_major=True)
+        catalogs = storage.statistics()["catalogs_written"]
+        storage.commit([PutBatch(make_batch(1000, 0, 3, size_bytes=1000))])
+        storage.compact(is_major=True)
+        assert storage.statistics()["catalogs_written"] == catalogs
+
+
 def test_minor_and_major_rewrite_what_is_below_their_thresholds() -> None:
     disk = MemoryDisk()
     with open_on(disk) as storage:

@@ -43,8 +43,12 @@ class Checkpointer:
 
     def is_worthwhile(self) -> bool:
         """True if enough can be indexed or removed. Called with the lock."""
-        gain = sum(file.position for file in self._journal.sealed) + sum(file.position for file in self._dead())
-        return gain > 0 and gain >= _CATALOG_SHARE * self._catalog_bytes
+        gain_bytes = self.gain_bytes()
+        return gain_bytes > 0 and gain_bytes >= _CATALOG_SHARE * self._catalog_bytes
+
+    def gain_bytes(self) -> int:
+        """How much can be indexed or removed. Called with the lock."""
+        return sum(file.position for file in self._journal.sealed) + sum(file.position for file in self._dead())
 
     def _dead(self) -> list[LogFile]:
         """The full files before the mark of which no batch is needed."""

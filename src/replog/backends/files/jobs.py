@@ -155,7 +155,10 @@ class Jobs:
         contents = self._contents
         began_s = time.monotonic()
         with self._working():
-            self._flush_and_write_catalog(is_forced=True)
+            with contents.changed:
+                is_catalog_due = self._checkpointer.gain_bytes() > 0
+            if is_catalog_due:
+                self._flush_and_write_catalog(is_forced=True)
             groups = worth_compacting(contents, is_major=is_major)
             pace = self._pace(contents.options.compaction_bytes_per_s, _RESTS)
             for group in groups:
