@@ -59,10 +59,12 @@ def test_compaction_with_nothing_to_do_writes_nothing() -> None:
         first, _ = ledgers_by_file(storage, 2)
         keep(storage, first, 0.1)
         storage.compact(is_major=True)
-        catalogs = storage.statistics()["catalogs_written"]
+        before = storage.statistics()
+        assert before["copied_batches"]
         storage.commit([PutBatch(make_batch(1000, 0, 3, size_bytes=1000))])
         storage.compact(is_major=True)
-        assert storage.statistics()["catalogs_written"] == catalogs
+        for name in ("catalogs_written", "copied_batches"):  # nor is a short entry log rewritten because of its header
+            assert storage.statistics()[name] == before[name]
 
 
 def test_minor_and_major_rewrite_what_is_below_their_thresholds() -> None:

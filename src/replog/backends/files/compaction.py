@@ -46,7 +46,9 @@ def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile
     stamps_of = {file: {_ledger_and_stamp(section) for section in of_file} for file, of_file in sections.items()}
     journals_of = Counter(stamp for stamps in stamps_of.values() for stamp in stamps)
     for file in sorted(files, key=lambda file: file.age):
-        if file.live_bytes >= threshold * file.position and not _is_scattered(file, stamps_of.get(file), journals_of):
+        # An entry log is its batches and a header that no copy saves: a short one would be rewritten again and again.
+        size_bytes = file.position if file.is_journal else file.batch_bytes
+        if file.live_bytes >= threshold * size_bytes and not _is_scattered(file, stamps_of.get(file), journals_of):
             continue
         is_full = group_bytes + file.live_bytes > options.entry_log_bytes
         # All files of a group are open while it is rewritten.
