@@ -233,9 +233,8 @@ async def test_an_audit_leaves_most_of_the_time_to_a_writer_of_its_client(
             for _ in range(10):
                 await written(client, Quorum(3, 3, 2))
         for bookie in world.bookies:
-            bookie.wire.delay_s = (
-                0.002  # virtual time passes only while somebody waits: it stands for what a look takes
-            )
+            # Virtual time passes only while somebody waits: it stands for what a look takes.
+            bookie.wire.delay_s = 0.002
         took_s = []
         for is_writing in (False, True):
             # A new client each time: it knows nothing of what another one has audited.

@@ -96,7 +96,7 @@ class Sender(Protocol):
 
     closed: trio.Event  # the ledger is closed, or the writer has failed
     error: ReplogError | None  # why the writer has failed
-    batches_sent: int  # one for all bookies that get it, or for all rotations; counted in the context, too
+    batches_sent: int  # one for all bookies that get it, or for all rotations; the context counts them, too
 
     @property
     def backlog(self) -> SenderBacklog:

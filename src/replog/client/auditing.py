@@ -76,7 +76,7 @@ class Auditor:
         # Counting lists all ids once more.
         progress.begin("audit", await self._count(has) if progress.is_watched else 0)
 
-        rests = Rests(lambda: self._context.sent_batches)
+        rests = Rests(lambda: self._context.batches_sent)
 
         async def look(ledger_id: int) -> None:
             began_s = trio.current_time()

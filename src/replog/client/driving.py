@@ -38,7 +38,7 @@ class ClientContext:
         self.placing = placing
         self.chance = current_chance()
         self.turns = Turns()
-        self.sent_batches = 0  # by all writers, since the client's start
+        self.batches_sent = 0  # by all writers, since the client's start
         self.observe_batches: Callable[[BatchConfirmed], None] | None = None  # of writers that begin from now on
 
     async def perform(self, effect: WaitingEffect, machine: LedgerWriting | LedgerRecovery) -> None:

@@ -234,7 +234,7 @@ class BatchSender:
         # The requests are out: bookies in other threads work while the rest is written down here.
         watching.slow.unchecked_bytes += size_bytes
         self.batches_sent += 1
-        self._context.sent_batches += 1
+        self._context.batches_sent += 1
         batching.are_many = len(payloads) > 1
         batching.expected_bytes = 0
         if not watching.is_wanted:

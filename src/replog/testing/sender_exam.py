@@ -209,7 +209,7 @@ async def _check_quorums(make_sender: MakeSender) -> None:
         bench.push(b"next")
         await _until(lambda: len(one.adds) == 2, "with nothing under way, what has gathered is sent soon")
         promise(one.batches[1].last_add_confirmed == 2, "a batch carries what is confirmed (W5)")
-        sent = (bench.sender.batches_sent, bench.context.sent_batches)
+        sent = (bench.sender.batches_sent, bench.context.batches_sent)
         promise(sent == (2, 2), "batches are counted once for all bookies, in the context, too")
 
 

@@ -73,20 +73,19 @@ class WriteQuorums:
         if key.startswith("ledgers/"):
             metadata = decode_ledger(key, value)
             if metadata.state is LedgerState.CLOSED:
-                closer = process, self._world.now_s
-                if self._store.version(key) is not None:
-                    before = decode_ledger(key, self._store.get(key).value)
-                    if before.state is LedgerState.CLOSED:  # then who repairs it has not closed it
-                        closer = self._closers.get(_nonce(before), closer)
+                closer, before = (process, self._world.now_s), self._stored(key)
+                if before is not None and before.state is LedgerState.CLOSED:  # then who repairs it has not closed it
+                    closer = self._closers.get(_nonce(before), closer)
                 self._closers.setdefault(_nonce(metadata), closer)
+
+    def _stored(self, key: str) -> LedgerMetadata | None:
+        """A ledger's record as it is now: somebody else may have replaced bookies since. None if it was deleted."""
+        return None if self._store.version(key) is None else decode_ledger(key, self._store.get(key).value)
 
     def check_full(self, ledger_id: int) -> None:
         """Somebody was told just now that this ledger is closed: if its write quorum is guaranteed, nothing may lack (W8)."""
-        key = ledger_key_path(ledger_id)
-        if not self._is_guaranteed or self._store.version(key) is None:
+        if not self._is_guaranteed or (metadata := self._stored(ledger_key_path(ledger_id))) is None:
             return
-        # The record as it is now: somebody else may have replaced bookies since.
-        metadata = decode_ledger(key, self._store.get(key).value)
         self._world.count("a ledger is full")
         for fragment in fixed_fragments(metadata):
             for entry_id in range(fragment.first_entry_id, fragment.last_entry_id + 1):
@@ -102,12 +101,10 @@ class WriteQuorums:
             key = log_key_path(name)
             log = decode_log(key, self._store.get(key).value)
             for segment in log.segments[:-1]:
-                ledger_key = ledger_key_path(segment.ledger_id)
-                if self._store.version(ledger_key) is not None:
-                    record = decode_ledger(ledger_key, self._store.get(ledger_key).value)
-                    # Who hands in a job's ledgers does not promise that they are full.
-                    if JOB_KEY not in record.custom:
-                        self.check_full(segment.ledger_id)
+                record = self._stored(ledger_key_path(segment.ledger_id))
+                # Who hands in a job's ledgers does not promise that they are full.
+                if record is not None and JOB_KEY not in record.custom:
+                    self.check_full(segment.ledger_id)
 
     def judge(self, metadata: LedgerMetadata) -> None:
         """Looks for the entries of one ledger."""

@@ -74,10 +74,9 @@ class Pace:
         traffic = self._traffic()
         if traffic != self._seen_traffic:
             self._seen_traffic = traffic
-            rest_s = _REST_S
-            if self._rests and now_s < self._long_rests_until_s:
-                rest_s = max(_REST_S, min(_REST_MAX_S, self._rests * (now_s - self._rested_s)))
-            self._closing.wait(rest_s)  # the thread that closes the storage waits for no rest
+            rests = self._rests if now_s < self._long_rests_until_s else 0.0
+            rest_s = min(_REST_MAX_S, rests * (now_s - self._rested_s))
+            self._closing.wait(max(_REST_S, rest_s))  # the thread that closes the storage waits for no rest
         self._rested_s = time.monotonic()
 
     def _ahead_s(self, now_s: float) -> float:
