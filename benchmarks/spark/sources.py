@@ -1,25 +1,35 @@
-"""What is compared with: a sink that counts batches, and a source that has its batches ready. They run in Spark's workers."""
+"""What is compared with: a sink that counts batches, and a source that has its batches ready; and a sink of replog's whose
+commits are timed. They run in Spark's workers."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
+from replog.spark import ReplogDataSource
+from replog.spark.options import SparkOptions
+from replog.spark.stream_writing import BatchWriter
+
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 TASKS = 2
+COMMITS_FILE = "BENCHMARK_COMMITS_FILE"  # of the environment: where "timed" notes how many seconds each commit took
 _BATCH_ROWS = 20_000  # two megabytes of values, as replog's reader hands on
 
 
@@ -101,3 +111,24 @@ class _ReadyReader(DataSourceReader):
             "value": pyarrow.array([b"x" * self._value_bytes] * _BATCH_ROWS, pyarrow.binary()),
         }
         return pyarrow.RecordBatch.from_arrays([columns[name] for name in self._names], names=self._names)
+
+
+class TimedSource(ReplogDataSource):
+    """The format "timed": writes streams as "replog" does, and notes how long commits take."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return "timed"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Of a streaming query."""
+        return _TimedWriter(SparkOptions.parse(self.options), schema)
+
+
+class _TimedWriter(BatchWriter):
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        started = time.perf_counter()
+        super().commit(messages, batchId)
+        with Path(os.environ[COMMITS_FILE]).open("a") as file:
+            print(time.perf_counter() - started, file=file)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from replog.spark.clients import close_idle_clients
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +15,10 @@ def _active_session(request: pytest.FixtureRequest) -> None:
     active, in which what later tests register is not found: a test must begin with the session itself."""
     if "spark" in request.fixturenames:
         request.getfixturevalue("spark").createDataFrame([], "nothing int")  # makes it active
+
+
+@pytest.fixture(autouse=True)
+def _no_client_is_left() -> Iterator[None]:
+    """What runs in processes of Spark's keeps its client, and here that is this process."""
+    yield
+    close_idle_clients()

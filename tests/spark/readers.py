@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -11,7 +9,6 @@ import trio
 
 import replog
 from replog.spark import ReplogDataSource
-from replog.spark.clients import close_idle_clients
 from replog.spark.streaming import LogStreamReader
 from tests.spark.logs import ask
 
@@ -44,15 +41,6 @@ def wait_for(metastore: str, log: str, last: bytes) -> None:
                         return
 
     ask(metastore, follow)
-
-
-@contextmanager
-def no_client_left() -> Iterator[None]:
-    """Clients are kept until the process ends, which here goes on."""
-    try:
-        yield
-    finally:
-        close_idle_clients()
 
 
 def batch_reader(metastore: str, log: str, schema: str | None = None, **options: str) -> LogBatchReader:

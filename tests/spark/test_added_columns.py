@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as arrow
@@ -20,18 +19,12 @@ from replog.spark.values import ValueFormat, ValueSchema
 from replog.spark.writing import Attempt, outputs_of, write_partition
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
-from tests.spark.readers import batch_reader, no_client_left, rows, stream_reader
+from tests.spark.readers import batch_reader, rows, stream_reader
 
 pytestmark = pytest.mark.needs_spark
 
 OLD = StructType().add("id", LongType())
 ALL = ReadAllAvailable()
-
-
-@pytest.fixture(autouse=True)
-def _no_client_is_left() -> Iterator[None]:
-    with no_client_left():
-        yield
 
 
 class Writing:
@@ -52,7 +45,8 @@ class Writing:
         values = ValueSchema.of_rows(self._format, schema)
         batch = arrow.RecordBatch.from_pylist([row])
         sent = write_partition(options, values, Attempt(self._log, job, 0, 1), iter([batch]), options.merge_bytes)
-        return commit_job(options, values, Job(job, (), None, outputs=outputs_of([sent])))
+        merged = Job(job, (), None, outputs=outputs_of([sent]))
+        return options.run(lambda client: commit_job(client, options, values, merged))
 
     def columns(self) -> list[str]:
         async def look(client: replog.Client) -> list[str]:
@@ -86,7 +80,7 @@ def test_of_two_jobs_that_add_columns_at_once_one_is_first(
     """The second one has looked at the schema before the first one's commit: the same columns agree, others do not."""
     writing = Writing(spark_bookies, spark_log, ValueFormat.JSON)
     assert writing.job("first", id=1)
-    check, looks = committing._check_log, []
+    check, looks = committing.check_log, []
 
     async def look(client: replog.Client, options: SparkOptions, values: ValueSchema) -> ValueSchema:
         agreed = await check(client, options, values)
@@ -95,7 +89,7 @@ def test_of_two_jobs_that_add_columns_at_once_one_is_first(
             await trio.to_thread.run_sync(lambda: writing.job("faster", id=2, name="two"))
         return agreed
 
-    monkeypatch.setattr(committing, "_check_log", look)
+    monkeypatch.setattr(committing, "check_log", look)
     if other == "name":
         assert writing.job("slower", id=3, name="three")
     else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as arrow
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -17,7 +15,7 @@ from replog.spark.values import ValueFormat, ValueSchema
 from replog.spark.writing import Attempt, outputs_of, write_partition
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
-from tests.spark.readers import batch_reader, no_client_left, rows, stream_reader, values
+from tests.spark.readers import batch_reader, rows, stream_reader, values
 
 pytestmark = pytest.mark.needs_spark
 
@@ -26,19 +24,14 @@ FOUND = [{"id": 1, "name": "one"}, {"id": 2, "name": None}]
 NEEDED = {"metastore": "zookeeper://zk1/prod", "log": "orders"}
 
 
-@pytest.fixture(autouse=True)
-def _no_client_is_left() -> Iterator[None]:
-    with no_client_left():
-        yield
-
-
 def write_people(metastore: str, log: str, value_format: ValueFormat) -> None:
     """As a job of the format writes them."""
     options = SparkOptions(metastore=metastore, log=log, values=value_format)
     people = ValueSchema.of_rows(value_format, PEOPLE)
     batch = arrow.RecordBatch.from_pydict({"id": [1, 2], "name": ["one", None]})
     sent = write_partition(options, people, Attempt(log, "job", 0, 1), iter([batch]), options.merge_bytes)
-    assert commit_job(options, people, Job("job", (), None, outputs=outputs_of([sent])))
+    job = Job("job", (), None, outputs=outputs_of([sent]))
+    assert options.run(lambda client: commit_job(client, options, people, job))
 
 
 @pytest.mark.parametrize("value_format", [ValueFormat.JSON, ValueFormat.ARROW])

@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import replog
 from replog.errors import MetastoreError, MetastoreUnavailableError, SchemaMismatchError
+from replog.records.paths import log_leaders_key_path
 from replog.spark.committing import Job, abort_job, append_job, commit_job, streamed_transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import FORMAT_KEY, SCHEMA_KEY, ValueFormat, ValueSchema
@@ -46,7 +47,11 @@ def written(options: SparkOptions, job: str, partition: int, *payloads: list[byt
 
 def commit(options: SparkOptions, job: str, *parts: WrittenPartition) -> bool:
     ids = tuple(part.ledger_id for part in parts if part.ledger_id is not None)
-    return commit_job(options, BINARY, Job(job, ids, None))
+    return commit_all(options, Job(job, ids, None))
+
+
+def commit_all(options: SparkOptions, job: Job) -> bool:
+    return options.run(lambda client: commit_job(client, options, BINARY, job))
 
 
 def test_an_attempt_reports_its_rows_and_marks_its_ledger(spark_bookies: Bookies, spark_log: str) -> None:
@@ -141,7 +146,7 @@ def test_a_repetition_changes_nothing_and_leaves_nothing(spark_bookies: Bookies,
     def try_batch(run: str, batch_id: int) -> bool:
         part = written(options, run, 0, [f"{batch_id}".encode()])
         assert part.ledger_id is not None
-        return commit_job(options, BINARY, Job(run, (part.ledger_id,), streamed_transaction("query", batch_id)))
+        return commit_all(options, Job(run, (part.ledger_id,), streamed_transaction("query", batch_id)))
 
     assert [try_batch("a", 0), try_batch("b", 1), try_batch("c", 1), try_batch("d", 0)] == [True, True, False, False]
     assert rows_of(spark_bookies.metastore, spark_log) == [b"0", b"1"]
@@ -152,7 +157,7 @@ def test_a_job_that_was_given_up_never_becomes_visible(spark_bookies: Bookies, s
     """Neither with the ledgers that were there, nor with one that a zombie makes afterwards."""
     options = options_for(spark_bookies, spark_log)
     part = written(options, "job", 0, [b"a"])
-    assert abort_job(options, "job") == [part.ledger_id]
+    assert options.run(lambda client: abort_job(client, options, "job")) == [part.ledger_id]
     with pytest.raises(replog.ReplogError):
         commit(options, "job", part)
     assert rows_of(spark_bookies.metastore, spark_log) == []
@@ -183,7 +188,8 @@ def test_a_log_with_other_columns_takes_no_rows(spark_bookies: Bookies, spark_lo
     attempt = Attempt(spark_log, "json", 0, 1)
     other = write_partition(options, json_values, attempt, batches([b"row"]))
     assert other.ledger_id is not None
-    commit_job(options, json_values, Job("json", (other.ledger_id,), None))
+    job = Job("json", (other.ledger_id,), None)
+    options.run(lambda client: commit_job(client, options, json_values, job))
     with pytest.raises(SchemaMismatchError, match="its values are json"):
         commit(options, "binary", part)
     assert listed_ids(spark_bookies.metastore, spark_log) == [other.ledger_id]
@@ -197,6 +203,11 @@ def test_a_live_leader_stays_when_a_job_commits(spark_bookies: Bookies, spark_lo
     async def lead(client: replog.Client) -> None:
         async with client.lead_log(spark_log) as log:
             await log.append(b"before")
+            metastore = client._ledgers.records.metastore
+            with trio.fail_after(30):
+                # A leader does not wait for its announcement, and a commit that comes before that deposes it.
+                while not await metastore.announced(log_leaders_key_path(spark_log)):  # noqa: ASYNC110 - nothing tells
+                    await trio.sleep(0.01)
             await trio.to_thread.run_sync(commit, options, "job", part)
             await log.append(b"behind")
 
@@ -312,7 +323,7 @@ def test_small_outputs_are_one_ledger_between_large_ones(spark_bookies: Bookies,
     assert [each.rows for each in parts] == [1, 2, 1, 0, 1]
     job = Job("job", (), ("txn:merged", 1), outputs=outputs_of(parts))
     assert job.outputs == ((b"a", b"b", b"c"), parts[2].ledger_id, (b"e",))
-    assert [commit_job(options, BINARY, job) for _ in range(2)] == [True, False]
+    assert [commit_all(options, job) for _ in range(2)] == [True, False]
     assert rows_of(spark_bookies.metastore, spark_log) == [b"a", b"b", b"c", b"d" * 100, b"e"]
     assert len(ledgers_of(spark_bookies.metastore, spark_log)) == 3, "the repetition was swept"
 

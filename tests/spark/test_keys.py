@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as arrow
@@ -19,7 +18,7 @@ from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
 from replog.spark.writing import Attempt, outputs_of, write_partition
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
-from tests.spark.readers import batch_reader, no_client_left, rows
+from tests.spark.readers import batch_reader, rows
 
 pytestmark = pytest.mark.needs_spark
 
@@ -35,12 +34,6 @@ ROWS: list[dict[str, Any]] = [
     {"key": b"", "value": "", "headers": []},
     {"key": b"k1", "value": None, "headers": None},
 ]
-
-
-@pytest.fixture(autouse=True)
-def _no_client_is_left() -> Iterator[None]:
-    with no_client_left():
-        yield
 
 
 def read_plainly(metastore: str, log: str) -> list[tuple[bytes | None, bytes, dict[str, bytes], bool]]:
@@ -61,7 +54,8 @@ def test_rows_with_keys_come_back(spark_bookies: Bookies, spark_log: str, merge_
     sent = write_partition(options, values, Attempt(spark_log, "job", 0, 1), iter([batch]), merge_bytes)
     assert (sent.ledger_id is None) == (merge_bytes > 0)
     sent = pickle.loads(pickle.dumps(sent))
-    assert commit_job(options, values, Job("job", (), None, outputs=outputs_of([sent])))
+    job = Job("job", (), None, outputs=outputs_of([sent]))
+    assert options.run(lambda client: commit_job(client, options, values, job))
     assert read_plainly(metastore, spark_log) == [
         (b"k1", b"one", {"from": b"spark", "empty": b""}, False),
         (None, b"plain", {}, False),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from replog.spark.values import ValueFormat
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
 from tests.spark.queries import ENDING_S, restarted
-from tests.spark.readers import no_client_left, numbers, rows, schema_of_text, stream_reader, wait_for, write
+from tests.spark.readers import numbers, rows, schema_of_text, stream_reader, wait_for, write
 from tests.spark.test_auto_values import write_people
 
 if TYPE_CHECKING:
@@ -32,12 +31,6 @@ pytestmark = pytest.mark.needs_spark
 
 ALL = ReadAllAvailable()
 SHOWN = "log string, position string"
-
-
-@pytest.fixture(autouse=True)
-def _no_client_is_left() -> Iterator[None]:
-    with no_client_left():
-        yield
 
 
 @pytest.fixture

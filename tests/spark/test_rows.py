@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from replog.spark.rows import FilteringReader, LogPartition
 from replog.spark.sizes import Measured
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
-from tests.spark.readers import batch_reader, no_client_left, numbers, rows, values, wait_for, write
+from tests.spark.readers import batch_reader, numbers, rows, values, wait_for, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,12 +40,6 @@ SEGMENTS = 3
 PER_SEGMENT = 2000
 ALL = SEGMENTS * PER_SEGMENT
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-
-
-@pytest.fixture(autouse=True)
-def _no_client_is_left() -> Iterator[None]:
-    with no_client_left():
-        yield
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,18 +15,12 @@ from replog.protocol.model import Position
 from tests.lanes.seeds import seeds
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
-from tests.spark.readers import no_client_left, rows, stream_reader, wait_for
+from tests.spark.readers import rows, stream_reader, wait_for
 
 pytestmark = pytest.mark.needs_spark
 
 STEPS = 60
 Row = tuple[str, bytes]
-
-
-@pytest.fixture(autouse=True)
-def _no_client_is_left() -> Iterator[None]:
-    with no_client_left():
-        yield
 
 
 class Writing:

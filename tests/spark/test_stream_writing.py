@@ -7,10 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
+from replog import api
+from replog.spark.options import SparkOptions
+from replog.spark.stream_writing import BatchWriter
+from replog.spark.writing import WrittenPartition
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask, ledgers_of, listed_ids, rows_of
 from tests.spark.queries import ENDING_S, Query, put, restarted, rows
@@ -66,6 +72,29 @@ def test_a_batch_whose_commit_failed_is_written_by_the_next_try(
     assert rows_of(spark_bookies.metastore, spark_log) == rows(1, 2)
     listed = listed_ids(spark_bookies.metastore, spark_log)
     assert sorted(ledgers_of(spark_bookies.metastore, spark_log)) == sorted(listed)
+
+
+def test_one_client_commits_batch_after_batch(
+    spark_bookies: Bookies, spark_log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To connect is most of what the commit of a small batch would take; Spark keeps its process for the next one."""
+    connected = []
+
+    def connect(*arguments: Any, **options: Any) -> Any:
+        connected.append(arguments)
+        return api.connect(*arguments, **options)
+
+    monkeypatch.setattr("replog.spark.clients.api", SimpleNamespace(connect=connect))
+    options = SparkOptions(metastore=spark_bookies.metastore, log=spark_log)
+    schema = StructType([StructField("value", BinaryType())])
+    for batch_id in range(3):
+        row = f"{batch_id}".encode()
+        sent = WrittenPartition(f"query/{batch_id}/run", 0, None, 1, "query", (row,))
+        writer = BatchWriter(options, schema)  # for each batch Spark makes one
+        writer.commit([sent], batch_id)
+        writer.abort([sent], batch_id)  # as after a lost answer
+    assert rows_of(spark_bookies.metastore, spark_log) == [b"0", b"1", b"2"]
+    assert len(connected) == 1
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from replog.errors import ConfigError, LogNotFoundError, PositionError, TrimmedE
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
 from tests.spark.queries import ENDING_S, restarted
-from tests.spark.readers import no_client_left, numbers, stream_reader, values, wait_for, write
+from tests.spark.readers import numbers, stream_reader, values, wait_for, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,12 +36,6 @@ pytestmark = pytest.mark.needs_spark
 
 ALL = ReadAllAvailable()
 Offset = dict[str, Any]
-
-
-@pytest.fixture(autouse=True)
-def _no_client_is_left() -> Iterator[None]:
-    with no_client_left():
-        yield
 
 
 @pytest.fixture

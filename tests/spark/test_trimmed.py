@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
@@ -12,17 +11,11 @@ from replog.errors import ConfigError, TrimmedError
 from replog.spark.read_options import ReadOptions
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
-from tests.spark.readers import batch_reader, no_client_left, numbers, stream_reader, values, write
+from tests.spark.readers import batch_reader, numbers, stream_reader, values, write
 
 pytestmark = pytest.mark.needs_spark
 
 ALL = ReadAllAvailable()
-
-
-@pytest.fixture(autouse=True)
-def _no_client_is_left() -> Iterator[None]:
-    with no_client_left():
-        yield
 
 
 def test_a_stream_goes_on_at_the_first_record(

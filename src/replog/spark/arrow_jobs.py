@@ -52,7 +52,7 @@ def write_arrow(
     )
     # Before any task: a schema that does not fit is refused on the driver, and not a thousand times by executors.
     value_schema = ValueSchema.of_rows(ValueFormat(values), schema)
-    check_log(options, value_schema)
+    options.run(lambda client: check_log(client, options, value_schema))
     return ArrowJob(options, value_schema, str(uuid4()))
 
 
@@ -92,11 +92,12 @@ class ArrowJob:
             return self._commit_again(self._tried[0])
         self._tried[:] = [ledger_ids]
         job = Job(self._job, ledger_ids, transaction, counts_empty=transaction is not None)
-        return commit_job(self._options, self._values, job)
+        return self._options.run(lambda client: commit_job(client, self._options, self._values, job))
 
     def _commit_again(self, ledger_ids: tuple[int, ...]) -> bool:
         """False if the ledgers of an earlier call are in the log. Nothing else remembers a job without a `txn_id`."""
-        if not has_committed(self._options, Job(self._job, ledger_ids, None)):
+        job = Job(self._job, ledger_ids, None)
+        if not self._options.run(lambda client: has_committed(client, self._options, job)):
             raise ConfigError(
                 f"job {self._job} has no txn_id, and an earlier commit of other results failed: call commit_arrow with those "
                 "results again, or abort_arrow and write_arrow for a new job; nothing was committed"
@@ -118,7 +119,7 @@ class ArrowJob:
 
     def abort(self) -> list[int]:
         """As `abort_arrow`."""
-        return abort_job(self._options, self._job)
+        return self._options.run(lambda client: abort_job(client, self._options, self._job))
 
 
 def commit_arrow(job: ArrowJob, results: Sequence[Row]) -> int:

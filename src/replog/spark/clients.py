@@ -1,12 +1,12 @@
 """Clients in Spark's Python processes: one for each worker, kept from task to task, or one for a single call.
 
 Rules:
-- A worker runs many tasks, one after the other. The costly parts of a client (connections, knowledge of bookies) are made for
-  the first task, and kept in a thread of their own until the worker ends: `worker_client`. This is an optimisation: workers
-  live about a minute without work, and are killed without notice.
+- A worker runs many tasks, one after the other; so do the processes in which Spark plans queries and commits. The costly parts of
+  a client (connections, knowledge of bookies) are made for the first task, and kept in a thread of their own until the worker
+  ends: `worker_client`. This is an optimisation: workers live about a minute without work, and are killed without notice.
 - A worker that is killed closes nothing. Others must clean up after its task, by fencing.
 - A fork of a worker has none of its clients, and makes its own at its first use.
-- A driver, and a task that only writes, has one trio run for one call: `run`.
+- A process of the user's, as a driver is, has one trio run for one call, of which nothing is left: `run`.
 """
 
 from __future__ import annotations

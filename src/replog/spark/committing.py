@@ -63,9 +63,8 @@ def streamed_transaction(query_id: str, batch_id: int) -> tuple[str, int]:
     return f"query:{query_id}", batch_id
 
 
-def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
-    """Makes the job visible, all of it with one CAS of the log's record; returns True if it was new. Blocks, in its own trio
-    run.
+async def commit_job(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
+    """Makes the job visible, all of it with one CAS of the log's record; returns True if it was new.
 
     A leader of the log stays if it answers (L10); otherwise it is deposed, and may lead again at once. Raises `ReplogError`:
     the job is visible as a whole or not at all, and stays so; committing it again is safe."""
@@ -73,58 +72,39 @@ def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
     if is_empty and not job.counts_empty and not job.is_begun:
         # Nothing becomes visible, however often it is repeated: no reason to depose the log's leader.
         return True
-
-    async def commit(client: replog.Client) -> bool:
-        is_new = is_empty and not job.counts_empty
-        if not is_new:
-            is_new = await append_job(client, options, values, job)
-        if not is_new or (is_empty and job.is_begun):
-            # All that this try wrote; of a job without rows, that it has begun.
-            await _tidy(client, options, job.name)
-        if not is_empty or job.counts_empty:
-            await _tidy(client, options, None)
-        return is_new
-
-    return options.run(commit)
+    is_new = is_empty and not job.counts_empty
+    if not is_new:
+        is_new = await append_job(client, options, values, job)
+    if not is_new or (is_empty and job.is_begun):
+        # All that this try wrote; of a job without rows, that it has begun.
+        await _tidy(client, options, job.name)
+    if not is_empty or job.counts_empty:
+        await _tidy(client, options, None)
+    return is_new
 
 
-def begin_job(options: SparkOptions, values: ValueSchema, job: str) -> None:
-    """As `check_log`; and registers the job, if tasks may send what they have to the commit. Blocks. Raises as that does."""
-
-    async def begin(client: replog.Client) -> None:
-        await _check_log(client, options, values)
-        if options.merge_bytes:
-            await client._ledgers.jobs.begin(options.log, job)
-
-    options.run(begin)
+async def begin_job(client: replog.Client, options: SparkOptions, values: ValueSchema, job: str) -> None:
+    """As `check_log`; and registers the job, if tasks may send what they have to the commit. Raises as that does."""
+    await check_log(client, options, values)
+    if options.merge_bytes:
+        await client._ledgers.jobs.begin(options.log, job)
 
 
-def check_log(options: SparkOptions, values: ValueSchema) -> None:
-    """Raises `SchemaMismatchError` if the log holds something else than these values, before a task was begun. Blocks."""
-    options.run(lambda client: _check_log(client, options, values))
-
-
-def is_committed(options: SparkOptions) -> bool:
-    """True if the transaction that the options name was committed before. Blocks."""
+async def is_committed(client: replog.Client, options: SparkOptions) -> bool:
+    """True if the transaction that the options name was committed before."""
     transaction = options.transaction()
-
-    async def look(client: replog.Client) -> bool:
-        try:
-            metadata = await client.log_metadata(options.log)
-        except LogNotFoundError:
-            return False
-        return transaction is not None and metadata.has_committed(Transaction(*transaction))
-
-    return transaction is not None and options.run(look)
+    if transaction is None:
+        return False
+    try:
+        metadata = await client.log_metadata(options.log)
+    except LogNotFoundError:
+        return False
+    return metadata.has_committed(Transaction(*transaction))
 
 
-def has_committed(options: SparkOptions, job: Job) -> bool:
-    """True if the log has the job's ledgers. Blocks."""
-    return options.run(lambda client: _has_committed(client, options, job))
-
-
-async def _check_log(client: replog.Client, options: SparkOptions, values: ValueSchema) -> ValueSchema:
-    """The same values, spelled as the log has them if it holds some."""
+async def check_log(client: replog.Client, options: SparkOptions, values: ValueSchema) -> ValueSchema:
+    """The same values, spelled as the log has them if it holds some. Raises `SchemaMismatchError` if it holds something else,
+    and `TransactionTableFullError`: before a task was begun."""
     try:
         metadata = await client.log_metadata(options.log)
     except LogNotFoundError:
@@ -149,7 +129,7 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
                 job = await _with_merged(client, options, job)
             is_new = await _try_to_append(client, options, values, job)
             # An earlier try may have committed the transaction, and its answer was lost: then the log has this job's ledgers.
-            return is_new or (has_failed and await _has_committed(client, options, job))
+            return is_new or (has_failed and await has_committed(client, options, job))
         except CustomMismatchError:
             # Another job was faster, to begin the log or to add columns: the next look at its schema says whether both agree.
             raced += 1
@@ -159,7 +139,7 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
         except (LedgerRefusedError, JobAbandonedError, LedgerNotFoundError):
             # A job without a transaction is refused the second time, because its ledgers are in the log: the answer to an
             # earlier try was lost, or the caller has called this before.
-            if job.transaction is None and await _has_committed(client, options, job):
+            if job.transaction is None and await has_committed(client, options, job):
                 return has_failed
             raise
         except TransientError as error:
@@ -197,7 +177,7 @@ async def _with_merged(client: replog.Client, options: SparkOptions, job: Job) -
 
 async def _try_to_append(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
     # Looked at in each try: a job that was faster may have created the log meanwhile, with another schema.
-    agreed = await _check_log(client, options, values)
+    agreed = await check_log(client, options, values)
     appended = await client.append_ledgers(
         options.log,
         job.ledger_ids,
@@ -209,7 +189,7 @@ async def _try_to_append(client: replog.Client, options: SparkOptions, values: V
     return appended.is_new
 
 
-async def _has_committed(client: replog.Client, options: SparkOptions, job: Job) -> bool:
+async def has_committed(client: replog.Client, options: SparkOptions, job: Job) -> bool:
     """True if the log has the job's ledgers. No other job has them, and a log has all of them or none."""
     try:
         segments = await client.log_segments(options.log)
@@ -233,7 +213,7 @@ async def _tidy(client: replog.Client, options: SparkOptions, job: str | None) -
         )
 
 
-def abort_job(options: SparkOptions, job: str) -> list[int]:
+async def abort_job(client: replog.Client, options: SparkOptions, job: str) -> list[int]:
     """Gives a job up permanently and deletes its ledgers; returns which. If the log's record shows that it was committed,
-    only the ledgers of attempts that lost are deleted. Blocks. Raises `ReplogError`: then a sweep does it later."""
-    return options.run(lambda client: client.sweep_log(options.log, grace_s=options.sweep_grace_s, job=job))
+    only the ledgers of attempts that lost are deleted. Raises `ReplogError`: then a sweep does it later."""
+    return await client.sweep_log(options.log, grace_s=options.sweep_grace_s, job=job)

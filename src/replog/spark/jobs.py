@@ -87,12 +87,15 @@ class SparkJob:
         `replog.connect` raises."""
         if self._is_open or self._writers:
             raise ConfigError("this job was entered before: make another one with replog.spark.job")
-        check_log(self._options, BINARY_VALUES)
-        self._is_committed = is_committed(self._options)
-        if not self._is_committed:
-            self._options.run(lambda client: client._ledgers.jobs.begin(self._options.log, self._name))
+        self._options.run(self._begin)
         self._is_open = True
         return self
+
+    async def _begin(self, client: replog.Client) -> None:
+        await check_log(client, self._options, BINARY_VALUES)
+        self._is_committed = await is_committed(client, self._options)
+        if not self._is_committed:
+            await client._ledgers.jobs.begin(self._options.log, self._name)
 
     def writer(
         self, encode: Encode | None = None, *, key: KeyOf | None = None, headers: HeadersOf | None = None
@@ -121,24 +124,24 @@ class SparkJob:
         self._is_open = False
         if error is None:
             try:
-                self._commit()
+                self._options.run(self._commit)
             except (ConfigError, JobAbandonedError) as problem:
                 self._give_up(problem)
                 raise
         else:
             self._give_up(error)
 
-    def _commit(self) -> None:
+    async def _commit(self, client: replog.Client) -> None:
         if self._is_committed:
             # Its tasks wrote nothing, so nothing may be committed now, even if an operator retires the transaction meanwhile.
             return
         options = self._options
-        parts = options.run(lambda client: parts_of(client, options.log, self._name))
+        parts = await parts_of(client, options.log, self._name)
         self._check_whole(parts)
         transaction = options.transaction()
         ledger_ids = tuple(each.ledger_id for each in parts if each.ledger_id is not None)
         committed = Job(self._name, ledger_ids, transaction, counts_empty=transaction is not None)
-        self.is_new = commit_job(options, BINARY_VALUES, committed)
+        self.is_new = await commit_job(client, options, BINARY_VALUES, committed)
         self.rows = sum(each.rows for each in parts) if self.is_new else 0
 
     def _check_whole(self, parts: list[JobPart]) -> None:
@@ -157,7 +160,7 @@ class SparkJob:
 
     def _give_up(self, error: BaseException) -> None:
         try:
-            abort_job(self._options, self._name)
+            self._options.run(lambda client: abort_job(client, self._options, self._name))
         except ReplogError as problem:
             error.add_note(f"what the job wrote was not deleted, and waits for a sweep: {problem}")
 
@@ -184,7 +187,7 @@ class TaskWriter:
         entries = TaskEntries(map(self._encoder, rows))
         action = str(context.stageId())
         with told_what_is_needed(attempt):
-            self._options.run(lambda client: write_part(client, self._options, attempt, self._writer, action, entries))
+            self._options.call(lambda client: write_part(client, self._options, attempt, self._writer, action, entries))
 
 
 class TaskEntries:

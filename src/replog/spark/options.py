@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
 import attrs
@@ -179,7 +180,19 @@ class SparkOptions(Checked):
         return _parse_quorum(self.quorum)
 
     def run(self, function: Callable[[replog.Client], Awaitable[Value]]) -> Value:
-        """Calls this async function with a client of these options, in a trio run of its own; returns what it returns."""
+        """Calls this async function with a client of these options, in a trio run of its own; returns what it returns. For a
+        process of the user's: nothing of it is left."""
         return clients.run(
             self.metastore_url(), function, options=self.client_options(), quorum=self.quorum_of_ledgers()
+        )
+
+    def call(self, function: Callable[[replog.Client], Awaitable[Value]]) -> Value:
+        """The same with the client that this process keeps for its next call. For a process of Spark's."""
+        with self.worker() as worker:
+            return worker.call(function)
+
+    def worker(self) -> AbstractContextManager[clients.WorkerClient]:
+        """The client that this process keeps for these options."""
+        return clients.worker_client(
+            self.metastore_url(), options=self.client_options(), quorum=self.quorum_of_ledgers()
         )

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 import replog
 from replog.errors import ConfigError, FencedError, LedgerNotFoundError, LogNotFoundError
 from replog.protocol.batch import check_payload
-from replog.spark.clients import WorkerClient, worker_client
+from replog.spark.clients import WorkerClient
 from replog.spark.envelopes import bytes_of
 from replog.spark.options import SparkOptions
 from replog.spark.values import check_binary
@@ -85,9 +85,7 @@ class PartitionWriter:
         attempt = _PartitionAttempt(self._writer_id, context.partitionId(), context.taskAttemptId())
         options = self._options
         name = options.log.replace(PARTITION_FIELD, str(attempt.partition))
-        with worker_client(
-            options.metastore_url(), options=options.client_options(), quorum=options.quorum_of_ledgers()
-        ) as client:
+        with options.worker() as client:
             client.call(lambda within: _check_turn(within, name, attempt))
             self._append_all(client, name, attempt, first, chunks)
 

@@ -26,7 +26,7 @@ from replog import Client, LedgerReader
 from replog.client.entries import Batches, EntryBatch
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
 from replog.protocol.model import Position
-from replog.spark.clients import WorkerClient, worker_client
+from replog.spark.clients import WorkerClient
 from replog.spark.columns import Columns, check_schema, places_of, schema_of_rows
 from replog.spark.extents import CLOSING_S, Extent, Survey, each_at_once, partitioned
 from replog.spark.narrowing import Narrowing
@@ -74,7 +74,7 @@ def _values_of_logs(options: ReadOptions) -> ValueSchema | None:
     """How the logs' entries are decoded; None if they are passed on as they are, which needs no look at a log."""
     if options.values == ValueFormat.BINARY:
         return None
-    return values_of(options.run(lambda client: heads_of(client, options.selection)), options.values)
+    return values_of(options.call(lambda client: heads_of(client, options.selection)), options.values)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class RowReader:
             return  # Spark makes an empty one if there are none
         options = self._options
         columns = Columns(self._schema, self._values)
-        with worker_client(options.metastore_url(), options=options.client_options()) as worker:
+        with options.worker() as worker:
             for extent, batches in self._fetched(worker, partition.extents):
                 for wanted in self._wanted(batches):
                     yield from columns.record_batches(extent.log, extent.segment, wanted)
@@ -238,7 +238,7 @@ class LogBatchReader(RowReader, DataSourceReader):
         """Raises `LogNotFoundError`, `TrimmedError` if the position `from` was trimmed and that is not to be skipped,
         `PositionError` if it never existed."""
         with no_collections():
-            return self._options.run(self._plan)
+            return self._options.call(self._plan)
 
     async def _plan(self, client: Client) -> list[InputPartition]:
         names = filter(self._narrowing.wants_log, await self._options.selection.found(client))

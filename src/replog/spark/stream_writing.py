@@ -6,6 +6,7 @@ It is written, and made visible, as other jobs are (`replog.spark.writing`). PyS
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -47,10 +48,10 @@ class BatchWriter(DataSourceStreamArrowWriter):
             first = written[0]
             transaction = streamed_transaction(first.query_id, batchId)
             job = Job(first.job, (), transaction, outputs=outputs_of(written))
-            commit_job(self._options, self._values, job)
+            self._options.call(lambda client: commit_job(client, self._options, self._values, job))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: gives up this try at the batch, unless its rows are visible after all. If no task has sent a
         message, the name of the try is unknown: then a later sweep deletes its ledgers."""
         for job in {each.job for each in messages if isinstance(each, WrittenPartition)}:
-            abort_job(self._options, job)
+            self._options.call(partial(abort_job, options=self._options, job=job))

@@ -33,7 +33,6 @@ from pyspark.sql.types import StructType
 from replog import Client
 from replog.errors import ConfigError, LogNotFoundError, TrimmedError
 from replog.protocol.model import LogMetadata, Position
-from replog.spark.clients import worker_client
 from replog.spark.extents import CLOSING_S, Extent, Survey, each_at_once
 from replog.spark.lag import Backlog, Lag
 from replog.spark.limits import Unread, ends_within_bytes, shares
@@ -76,9 +75,8 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
                     continue  # amid the look: the next one begins where the log does then
             return await look(client)
 
-        with worker_client(options.metastore_url(), options=options.client_options()) as worker:
-            # The client is kept: Spark asks for the latest offset several times in each micro-batch.
-            return worker.call(call)
+        # Spark asks for the latest offset several times in each micro-batch.
+        return options.call(call)
 
     def _survey(self, client: Client, name: str, closing_s: float = 0.0) -> Survey:
         return Survey(client, name, self._options.password(), closing_s, self._options.skips_trimmed)

@@ -96,7 +96,7 @@ class JobWriter(DataSourceArrowWriter):
 
     def check(self) -> None:
         """On the driver, before there is any task. Raises `SchemaMismatchError`, and what `replog.connect` raises."""
-        begin_job(self._options, self._values, self._job)
+        self._options.call(lambda client: begin_job(client, self._options, self._values, self._job))
 
     def write(self, iterator: Iterator[RecordBatch]) -> WrittenPartition:
         """In a task: writes a ledger. Raises `ReplogError`; then no ledger of this attempt ever becomes a log's."""
@@ -111,11 +111,11 @@ class JobWriter(DataSourceArrowWriter):
         outputs = outputs_of(written)
         is_begun = self._options.merge_bytes > 0
         job = Job(self._job, (), transaction, counts_empty=transaction is not None, outputs=outputs, is_begun=is_begun)
-        commit_job(self._options, self._values, job)
+        self._options.call(lambda client: commit_job(client, self._options, self._values, job))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: gives the job up, unless its rows are visible after all, and deletes what it wrote."""
-        abort_job(self._options, self._job)
+        self._options.call(lambda client: abort_job(client, self._options, self._job))
 
 
 def written_in_order(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenPartition]:
@@ -156,8 +156,7 @@ def write_partition(
     merge_bytes: int = 0,
 ) -> WrittenPartition:
     """Writes these rows to a ledger of this attempt's, and closes it. A partition without rows makes no ledger, and needs no
-    bookie; nor does one whose entries are small by `merge_bytes` (`small_bytes`), which the message has. Blocks, in a trio run
-    of its own.
+    bookie; nor does one whose entries are small by `merge_bytes` (`small_bytes`), which the message has. Blocks.
 
     Raises `ReplogError`, or what `batches` raises; then the ledger is deleted, as far as that can be done in some seconds.
     Nothing of it becomes visible in any case."""
@@ -172,7 +171,7 @@ def write_partition(
     if small is not None:
         return WrittenPartition(attempt.job, attempt.partition, None, rows.count, attempt.query_id, small)
     with told_what_is_needed(attempt):
-        ledger_id = options.run(lambda client: write_ledger(client, options, attempt, rows))
+        ledger_id = options.call(lambda client: write_ledger(client, options, attempt, rows))
     return WrittenPartition(attempt.job, attempt.partition, ledger_id, rows.count, attempt.query_id)
 
 
