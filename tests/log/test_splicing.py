@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import attrs
 import pytest
@@ -45,6 +46,29 @@ async def test_leader_stays_when_ledgers_are_added() -> None:
             assert told == LedgersSpliced("log", 2, tuple(ledger_ids), log.ledger_id)
             assert (await other.log_metadata("log")).requests == ()
         assert await read_log(client) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+class LateAnnouncements(FaultyMetastore):
+    """A metastore that takes a while to announce."""
+
+    @asynccontextmanager
+    async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
+        await trio.sleep(0.1)
+        async with super().announce(key, value):
+            yield
+
+
+async def test_leader_that_has_just_begun_stays() -> None:
+    """It does not wait for its announcement, and a commit comes before that."""
+    async with cluster() as world, world.client(QUICK) as client:
+        async with world.client(QUICK, metastore=LateAnnouncements(world.metastore)) as leading:
+            ledger_id = await written(client, b"2")
+            async with leading.write_log("log") as log:
+                await log.append(b"1")
+                assert await world.metastore.announced(log_leaders_key_path("log")) == {}
+                assert (await client.append_ledgers("log", [ledger_id])).is_new
+                await log.append(b"3")
+        assert await read_log(client) == [b"1", b"2", b"3"]
 
 
 class LateAnswers(FaultyMetastore):

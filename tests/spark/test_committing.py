@@ -15,7 +15,6 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import replog
 from replog.errors import MetastoreError, MetastoreUnavailableError, SchemaMismatchError
-from replog.records.paths import log_leaders_key_path
 from replog.spark.committing import Job, abort_job, append_job, commit_job, streamed_transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import FORMAT_KEY, SCHEMA_KEY, ValueFormat, ValueSchema
@@ -203,11 +202,6 @@ def test_a_live_leader_stays_when_a_job_commits(spark_bookies: Bookies, spark_lo
     async def lead(client: replog.Client) -> None:
         async with client.lead_log(spark_log) as log:
             await log.append(b"before")
-            metastore = client._ledgers.records.metastore
-            with trio.fail_after(30):
-                # A leader does not wait for its announcement, and a commit that comes before that deposes it.
-                while not await metastore.announced(log_leaders_key_path(spark_log)):  # noqa: ASYNC110 - nothing tells
-                    await trio.sleep(0.01)
             await trio.to_thread.run_sync(commit, options, "job", part)
             await log.append(b"behind")
 

@@ -1,7 +1,8 @@
 """A log's leader for committers: it announces itself, and watches the log's record for their requests (L10).
 
 The announcement is advice, and so is its absence (M3): a committer that finds none takes the log over, as it does if
-its request is not answered. Between requests this costs what the metastore's `wait_changed` costs, and nothing per append.
+its request is not answered. It looks twice, because a leader appends before it is announced. Between requests this costs what
+the metastore's `wait_changed` costs, and nothing per append.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ PENDING_KEPT_S = 600.0  # a request to create a ledger that is older than this n
 # How long a client that lost a term of a ledger to another one waits at most: the first time, and ever
 _CONTESTED_S = 0.05
 _CONTESTED_MAX_S = 10.0
+_ANNOUNCING_S = 0.2  # a leader that has begun so long ago is announced, if the metastore is not very slow
 _FINISHING_S = 1.0  # for finishing what other clients left unfinished, each time
 
 
@@ -243,8 +244,7 @@ class LogDriver:
                 found = []  # it was deleted meanwhile
             machine.segments_found(found)
         elif isinstance(effect, FindLeader):
-            announced = await self._store.metastore.announced(log_leaders_key_path(effect.log_name))
-            machine.leader_found(is_led=bool(announced))
+            machine.leader_found(is_led=await self._is_led(effect.log_name))
         elif isinstance(effect, AwaitAnswer):
             now_s = trio.current_time()
             waits.asked_at_s = now_s if waits.asked_at_s is None else waits.asked_at_s
@@ -258,6 +258,15 @@ class LogDriver:
                     await self._until_closed(still_open[-1])
                     still_open.pop()
             machine.closing_awaited(still_open)
+
+    async def _is_led(self, name: str) -> bool:
+        """Whether somebody announces to lead the log. Looks twice: a leader that has just begun does not wait for its
+        announcement, and would be deposed."""
+        metastore, path = self._store.metastore, log_leaders_key_path(name)
+        if await metastore.announced(path):
+            return True
+        await trio.sleep(_ANNOUNCING_S)
+        return bool(await metastore.announced(path))
 
     async def _until_closed(self, ledger_id: int) -> None:
         """Returns when the ledger is closed, or gone."""
