@@ -106,7 +106,7 @@ def test_an_attempt_that_writes_on_after_the_commit_fails(finished: Path, spark_
     """The commit fenced and deleted its ledger."""
     told = lost(finished, slow.AMID_COMMIT)
     check_winner_is_another(spark_bookies, slow.AMID_COMMIT, told["attempt"])
-    assert told.get("error") in ("FencedError", "LedgerNotFoundError"), told
+    assert told.get("error") in ("FencedError", "LedgerNotFoundError", "LedgerDeletedError"), told
     assert unlisted(spark_bookies, log_of(slow.AMID_COMMIT)) == {}
 
 
