@@ -1,10 +1,10 @@
 """Measures a stream of small micro-batches for long: `python -m benchmarks.spark.stream --minutes 60 [--dir /some/disk]`.
 
 Eight tasks write a hundred rows each, a micro-batch a second, to a log on three bookies, with ZooKeeper. A line a minute: how
-long commits and whole micro-batches take, how many segments the log has for each, and how many packets ZooKeeper gets for
-each. At the end the figures to judge, with exit code 1 if one is not met: a commit in the last quarter takes, in the median,
-what it takes in the first, within a quarter, and so many packets; no micro-batch leaves more than one segment; and the log has
-each row once.
+long commits and whole micro-batches take, and how many segments of the log and packets to ZooKeeper each of these makes. At the
+end the figures to judge, with exit code 1 if one is not met: in the median a commit of the last quarter takes at most a quarter
+longer than one of the first, and needs at most a quarter more packets; no micro-batch leaves more than one segment; and the log
+has each row once.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Stream:
         self._packets_seen = 0
 
     def look(self) -> Minute:
-        """What has come since the last look."""
+        """What has come since the last look. Raises what the query ended with, if it did."""
+        if (error := self._query.exception()) is not None:
+            raise error
         commits_s = [float(line) for line in self._commits.read_text().splitlines()]
         progress = [each for each in self._query.recentProgress if each.batchId > self._batch_seen]
         segments = len(list(self._client.log_segments(_LOG)))
