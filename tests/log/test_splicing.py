@@ -11,8 +11,9 @@ import trio
 import trio.testing
 
 import replog
+from replog.abc import Versioned
 from replog.config import ClientOptions
-from replog.errors import ConfigError, FencedError
+from replog.errors import ConfigError, FencedError, MetastoreUnavailableError
 from replog.hookspecs import LedgersSpliced
 from replog.protocol.additions import Addition, AppendRequest
 from replog.protocol.model import Position
@@ -100,6 +101,70 @@ async def test_append_is_behind_a_commit_when_the_leader_hears_late(late_s: floa
                     assert (await other.append_ledgers("log", [await written(other, b"2")])).is_new
                     await log.append(b"3")
         assert await read_log(client) == [b"1", b"2", b"3"][: 3 if late_s < 5.0 else 2]
+
+
+class LateWaits(FaultyMetastore):
+    """A metastore that tells late what has changed."""
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        await super().wait_changed(key, version)
+        await trio.sleep(1.0)
+
+
+class LostSessions(FaultyMetastore):
+    """A metastore that loses the session of who first waits for a key with such a beginning, and is away for a while."""
+
+    lost_below = "ledgers/"
+    away_until_s = 0.0
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        if not key.startswith(self.lost_below) or self.away_until_s:
+            return await super().wait_changed(key, version)
+        await trio.sleep(0.1)
+        self.away_until_s = trio.current_time() + 0.5
+        raise MetastoreUnavailableError("the session was lost while it waited")
+
+    async def get(self, key: str) -> Versioned:
+        if trio.current_time() < self.away_until_s:
+            raise MetastoreUnavailableError("not connected")
+        return await super().get(key)
+
+
+async def test_append_is_behind_a_commit_whose_session_is_lost_while_it_waits() -> None:
+    """It is done when the leader's ledger before is closed, and not because it could not look for a moment (L10).
+
+    Seed 70000105 of the shells, strategy requests, in a swarm."""
+    async with cluster() as world, world.client(QUICK) as client:
+        late, lossy = LateAnswers(world.metastore), LostSessions(world.metastore)
+        patient = attrs.evolve(QUICK, metastore_timeout_s=20.0)
+        async with world.client(patient, metastore=late) as leading, world.client(QUICK, metastore=lossy) as other:
+            ledger_id = await written(client, b"2")
+            async with leading.write_log("log") as log:
+                await log.append(b"1")
+                await trio.testing.wait_all_tasks_blocked()
+                late.late_s = 2.0
+                assert (await other.append_ledgers("log", [ledger_id])).is_new
+                assert lossy.away_until_s, "its session was lost"
+                await log.append(b"3")
+        assert await read_log(client) == [b"1", b"2", b"3"]
+
+
+async def test_leader_answers_a_committer_that_has_lost_its_session() -> None:
+    """It has asked, so it must not say that nothing was changed; it looks again."""
+    async with cluster() as world, world.client(QUICK) as client:
+        lossy = LostSessions(world.metastore)
+        lossy.lost_below = "logs/"
+        slow = LateWaits(world.metastore)
+        async with world.client(QUICK, metastore=slow) as leading, world.client(QUICK, metastore=lossy) as other:
+            ledger_id = await written(client, b"2")
+            async with leading.write_log("log") as log:
+                await log.append(b"1")
+                await trio.testing.wait_all_tasks_blocked()
+                assert (await other.append_ledgers("log", [ledger_id])).is_new
+                assert lossy.away_until_s, "its session was lost"
+                await log.append(b"3")
+            assert len(world.told(LedgersSpliced)) == 1
+        assert await read_log(client) == [b"1", b"2", b"3"]
 
 
 async def test_ledgers_are_added_when_closing_those_before_takes_too_long() -> None:

@@ -26,6 +26,7 @@ from replog.errors import (
     MetastoreError,
     MetastoreUncertainError,
     ReplogError,
+    TransientError,
     VersionConflictError,
 )
 from replog.log.checking import AT_ONCE, JOB_KEY, REFUSALS, check_ledgers, condemn
@@ -64,6 +65,7 @@ PENDING_KEPT_S = 600.0  # a request to create a ledger that is older than this n
 _CONTESTED_S = 0.05
 _CONTESTED_MAX_S = 10.0
 _ANNOUNCING_S = 0.2  # a leader that has begun so long ago is announced, if the metastore is not very slow
+_AGAIN_S = 0.2
 _FINISHING_S = 1.0  # for finishing what other clients left unfinished, each time
 
 
@@ -95,11 +97,13 @@ NO_WRITERS = NoWriters()
 @attrs.define
 class _Waits:
     """Since when one machine waits: `doubted_at_s` is when the first answer was lost; `asked_at_s` is when the first wait for a
-    leader's answer began, and all of these last `patience_s` together."""
+    leader's answer began, and `answered_at_s` when the first wait did for what it closes after that. All waits of either kind
+    last `patience_s` together."""
 
     patience_s: float
     doubted_at_s: float | None = None
     asked_at_s: float | None = None
+    answered_at_s: float | None = None
 
 
 class LogDriver:
@@ -125,13 +129,32 @@ class LogDriver:
                 if isinstance(effect, LogFailed):
                     raise effect.error
                 try:
-                    await self._perform(effect, machine, writers, password, waits)
+                    await self._perform_at_last(effect, machine, writers, password, waits)
                 except ReplogError as error:
                     if machine.is_done:
                         # The record is written; what was to be deleted after that stays.
                         raise
                     machine.abandon(error)
                     break  # its other effects no longer matter
+
+    async def _perform_at_last(
+        self,
+        effect: LogEffect,
+        machine: LogMachine,
+        writers: Writers,
+        password: bytes,
+        waits: _Waits,
+    ) -> None:
+        """Does what the machine asks for: what a commit does after it has added its ledgers, again and again while it fails for
+        reasons that may pass. It is done when those before them are closed, and must not say so before (L10)."""
+        while True:
+            try:
+                await self._perform(effect, machine, writers, password, waits)
+                return
+            except TransientError:
+                if not isinstance(machine, LogAppending) or not machine.is_added:
+                    raise
+            await trio.sleep(_AGAIN_S)
 
     async def _perform(
         self,
@@ -249,11 +272,13 @@ class LogDriver:
             now_s = trio.current_time()
             waits.asked_at_s = now_s if waits.asked_at_s is None else waits.asked_at_s
             with trio.move_on_at(waits.asked_at_s + waits.patience_s) as waiting:
-                await self._store.metastore.wait_changed(log_key_path(effect.log_name), effect.version)
+                await self._may_have_changed(log_key_path(effect.log_name), effect.version)
             machine.answer_awaited(is_patient=not waiting.cancelled_caught)
         elif isinstance(effect, AwaitClosed):
             still_open = list(effect.ledger_ids)
-            with trio.move_on_after(waits.patience_s):
+            now_s = trio.current_time()
+            waits.answered_at_s = now_s if waits.answered_at_s is None else waits.answered_at_s
+            with trio.move_on_at(waits.answered_at_s + waits.patience_s):
                 while still_open:
                     await self._until_closed(still_open[-1])
                     still_open.pop()
@@ -275,7 +300,14 @@ class LogDriver:
                 metadata, version = await self._store.get(ledger_id)
                 if metadata.state is LedgerState.CLOSED:
                     return
-                await self._store.metastore.wait_changed(ledger_key_path(ledger_id), version)
+                await self._may_have_changed(ledger_key_path(ledger_id), version)
+
+    async def _may_have_changed(self, key: str, version: int) -> None:
+        """Returns when a key has another version; also a moment after its session was lost, because the next read says more."""
+        try:
+            await self._store.metastore.wait_changed(key, version)
+        except TransientError:
+            await trio.sleep(_AGAIN_S)
 
     async def _perform_sweep(self, effect: LogEffect, machine: LogSweeping) -> None:
         if isinstance(effect, CondemnLedgers):

@@ -145,7 +145,7 @@ class Jobs:
     async def judge(self, client: Client) -> None:
         """What is in the log in the end, and what is left beside it."""
         try:
-            for segment in (await client.log_segments(JOBS_LOG))[-2:]:
+            for segment in (await client.log_metadata(JOBS_LOG)).to_recover():
                 await client.recover_ledger(segment.ledger_id)  # its writer may have died before it told how far it got
             async with client.read_log(JOBS_LOG) as reader:
                 found = [(record.position, record.data) async for record in reader]

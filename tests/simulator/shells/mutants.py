@@ -278,6 +278,17 @@ SHELL_MUTANTS = (
         strategy="requests",
     ),
     Mutant(
+        "told-when-disturbed",
+        "L10",
+        "a committer that fails to look for a moment says that its ledgers are added, though the leader may not know it yet",
+        (
+            Patch(LogDriver, "_perform_at_last", "except TransientError:", "except ():"),
+            Patch(LogDriver, "_may_have_changed", "except TransientError:", "except ():"),
+        ),
+        16,
+        strategy="requests",
+    ),
+    Mutant(
         "unknown-is-absence",
         "R4",
         "a bookie that can't read an entry is counted as one that does not have it",

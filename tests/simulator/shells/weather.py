@@ -159,13 +159,16 @@ class Weather:
         self._metastore.deadly_rate = 0.0
 
     def deafen(self, process: str) -> None:
-        """One process hears the metastore's answers late: what it has changed is true before it knows (L10)."""
+        """One process hears the metastore's answers late: what it has changed is true before it knows (L10). Who waits for
+        something meanwhile may lose its session."""
         self.world.spawn(self._deafen, process)
 
     async def _deafen(self, process: str) -> None:
         way = METASTORE, process
         self._network.cut(*way)
-        await trio.sleep(self.random.choice((0.0, 0.1, 0.4)))
+        lasts_s, self._metastore.session_rate = self.random.choice(((0.0, 0.0), (0.1, 0.0), (0.4, 0.0), (1.0, 1.0)))
+        await trio.sleep(lasts_s)
+        self._metastore.session_rate = 0.0
         self._network.mend(*way)
 
     def _die(self, process: str) -> None:
