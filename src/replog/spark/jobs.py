@@ -122,6 +122,9 @@ class SparkJob:
 
         Raises `ReplogError`: then all rows are visible or none, and running the job again is safe with a `txn_id`."""
         self._is_open = False
+        if error is None and self._is_committed:
+            # Its tasks wrote nothing, so nothing may be committed now, even if an operator retires the transaction meanwhile.
+            return
         if error is None:
             try:
                 self._options.run(self._commit)
@@ -132,9 +135,6 @@ class SparkJob:
             self._give_up(error)
 
     async def _commit(self, client: replog.Client) -> None:
-        if self._is_committed:
-            # Its tasks wrote nothing, so nothing may be committed now, even if an operator retires the transaction meanwhile.
-            return
         options = self._options
         parts = await parts_of(client, options.log, self._name)
         self._check_whole(parts)
