@@ -357,6 +357,7 @@ class Client:
 
         A writer of the log adds them itself when it is asked, and goes on in a ledger behind them (L10). One that has not
         answered within `patience_s` is fenced, as by `write_log`; 0 asks nobody. Without ledgers nobody is asked or fenced.
+        What it appends after this has returned is behind them, unless nobody can be reached for `takeover_timeout_s`.
 
         The ledgers must have been created with `custom={"log": name, "job": ...}`, of this job if `job` is given. A job's
         name belongs to one run, which hands in its ledgers once. A `transaction` (id, number) that was committed before, or

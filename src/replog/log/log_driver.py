@@ -7,12 +7,15 @@ effects read and change records in the metastore, and recover, create and delete
 from __future__ import annotations
 
 import itertools
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import attrs
 import trio
 
+from replog.abc import Metastore
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
 from replog.errors import (
@@ -129,32 +132,13 @@ class LogDriver:
                 if isinstance(effect, LogFailed):
                     raise effect.error
                 try:
-                    await self._perform_at_last(effect, machine, writers, password, waits)
+                    await _at_last(machine, partial(self._perform, effect, machine, writers, password, waits))
                 except ReplogError as error:
                     if machine.is_done:
                         # The record is written; what was to be deleted after that stays.
                         raise
                     machine.abandon(error)
                     break  # its other effects no longer matter
-
-    async def _perform_at_last(
-        self,
-        effect: LogEffect,
-        machine: LogMachine,
-        writers: Writers,
-        password: bytes,
-        waits: _Waits,
-    ) -> None:
-        """Does what the machine asks for: what a commit does after it has added its ledgers, again and again while it fails for
-        reasons that may pass. It is done when those before them are closed, and must not say so before (L10)."""
-        while True:
-            try:
-                await self._perform(effect, machine, writers, password, waits)
-                return
-            except TransientError:
-                if not isinstance(machine, LogAppending) or not machine.is_added:
-                    raise
-            await trio.sleep(_AGAIN_S)
 
     async def _perform(
         self,
@@ -267,12 +251,12 @@ class LogDriver:
                 found = []  # it was deleted meanwhile
             machine.segments_found(found)
         elif isinstance(effect, FindLeader):
-            machine.leader_found(is_led=await self._is_led(effect.log_name))
+            machine.leader_found(is_led=await _is_led(self._store.metastore, effect.log_name))
         elif isinstance(effect, AwaitAnswer):
             now_s = trio.current_time()
             waits.asked_at_s = now_s if waits.asked_at_s is None else waits.asked_at_s
             with trio.move_on_at(waits.asked_at_s + waits.patience_s) as waiting:
-                await self._may_have_changed(log_key_path(effect.log_name), effect.version)
+                await _may_have_changed(self._store.metastore, log_key_path(effect.log_name), effect.version)
             machine.answer_awaited(is_patient=not waiting.cancelled_caught)
         elif isinstance(effect, AwaitClosed):
             still_open = list(effect.ledger_ids)
@@ -284,15 +268,6 @@ class LogDriver:
                     still_open.pop()
             machine.closing_awaited(still_open)
 
-    async def _is_led(self, name: str) -> bool:
-        """Whether somebody announces to lead the log. Looks twice: a leader that has just begun does not wait for its
-        announcement, and would be deposed."""
-        metastore, path = self._store.metastore, log_leaders_key_path(name)
-        if await metastore.announced(path):
-            return True
-        await trio.sleep(_ANNOUNCING_S)
-        return bool(await metastore.announced(path))
-
     async def _until_closed(self, ledger_id: int) -> None:
         """Returns when the ledger is closed, or gone."""
         with suppress(LedgerNotFoundError):
@@ -300,14 +275,7 @@ class LogDriver:
                 metadata, version = await self._store.get(ledger_id)
                 if metadata.state is LedgerState.CLOSED:
                     return
-                await self._may_have_changed(ledger_key_path(ledger_id), version)
-
-    async def _may_have_changed(self, key: str, version: int) -> None:
-        """Returns when a key has another version; also a moment after its session was lost, because the next read says more."""
-        try:
-            await self._store.metastore.wait_changed(key, version)
-        except TransientError:
-            await trio.sleep(_AGAIN_S)
+                await _may_have_changed(self._store.metastore, ledger_key_path(ledger_id), version)
 
     async def _perform_sweep(self, effect: LogEffect, machine: LogSweeping) -> None:
         if isinstance(effect, CondemnLedgers):
@@ -476,3 +444,34 @@ class LogDriver:
         # Whoever comes next can finish this as well, so nobody's takeover or roll waits long for it.
         with trio.move_on_after(_FINISHING_S), suppress(MetastoreError, LogNotFoundError):
             await self.drive(machine, NO_WRITERS, b"")
+
+
+async def _at_last(machine: LogMachine, perform: Callable[[], Awaitable[None]]) -> None:
+    """Does what the machine asks for: what a commit does after it has added its ledgers, again and again while it fails for
+    reasons that may pass. It is done when those before them are closed, and must not say so before (L10)."""
+    while True:
+        try:
+            await perform()
+            return
+        except TransientError:
+            if not isinstance(machine, LogAppending) or not machine.is_added:
+                raise
+        await trio.sleep(_AGAIN_S)
+
+
+async def _is_led(metastore: Metastore, log_name: str) -> bool:
+    """Whether somebody announces to lead the log. Looks twice: a leader that has just begun does not wait for its announcement,
+    and would be deposed."""
+    path = log_leaders_key_path(log_name)
+    if await metastore.announced(path):
+        return True
+    await trio.sleep(_ANNOUNCING_S)
+    return bool(await metastore.announced(path))
+
+
+async def _may_have_changed(metastore: Metastore, key: str, version: int) -> None:
+    """Returns when a key has another version; also a moment after its session was lost, because the next read says more."""
+    try:
+        await metastore.wait_changed(key, version)
+    except TransientError:
+        await trio.sleep(_AGAIN_S)

@@ -18,7 +18,7 @@ from replog.client.scan import LedgerScan, _Queries
 from replog.client.sending import BatchSender
 from replog.client.watching import Watching
 from replog.errors import LocalProtocolError
-from replog.log import catalog
+from replog.log import catalog, log_driver
 from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
@@ -282,8 +282,8 @@ SHELL_MUTANTS = (
         "L10",
         "a committer that fails to look for a moment says that its ledgers are added, though the leader may not know it yet",
         (
-            Patch(LogDriver, "_perform_at_last", "except TransientError:", "except ():"),
-            Patch(LogDriver, "_may_have_changed", "except TransientError:", "except ():"),
+            Patch(log_driver, "_at_last", "except TransientError:", "except ():"),
+            Patch(log_driver, "_may_have_changed", "except TransientError:", "except ():"),
         ),
         16,
         strategy="requests",
