@@ -122,17 +122,15 @@ class SparkJob:
 
         Raises `ReplogError`: then all rows are visible or none, and running the job again is safe with a `txn_id`."""
         self._is_open = False
-        if error is None and self._is_committed:
-            # Its tasks wrote nothing, so nothing may be committed now, even if an operator retires the transaction meanwhile.
-            return
-        if error is None:
+        if error is not None:
+            self._give_up(error)
+        # Else its tasks wrote nothing, so nothing may be committed now, even if an operator retires the transaction meanwhile.
+        elif not self._is_committed:
             try:
                 self._options.run(self._commit)
             except (ConfigError, JobAbandonedError) as problem:
                 self._give_up(problem)
                 raise
-        else:
-            self._give_up(error)
 
     async def _commit(self, client: replog.Client) -> None:
         options = self._options
