@@ -234,7 +234,9 @@ async def test_read_is_refused_when_there_is_no_room_for_long(autojump_clock: tr
 
 
 async def test_piece_is_counted_whole_until_all_of_it_is_sent(nursery: trio.Nursery) -> None:
-    near, far = (Stream(each) for each in socket.socketpair())
+    ends = socket.socketpair()
+    near, far = map(Stream, ends)
+    ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
     budget = Budget(64 * MIB)
     session = Session(near, FrameSplitter(FRAME_BYTES_MAX), Handler(answer), None, TcpOptions(), budget)
     nursery.start_soon(near.run)

@@ -8,6 +8,7 @@ import struct
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -18,14 +19,16 @@ from replog.protocol.wire import FrameSplitter
 from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp.stream import Stream
 
+WRITE_LIMIT = Path("/proc/sys/net/core/wmem_max")
+
 
 @asynccontextmanager
 async def pair(buffer_bytes: int = 0) -> AsyncIterator[tuple[Stream, Stream]]:
     one, other = socket.socketpair()
+    streams = Stream(one), Stream(other)
     if buffer_bytes:
         for each in (one, other):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
-    streams = Stream(one), Stream(other)
     async with open_service_nursery() as nursery:
         for stream in streams:
             nursery.start_soon(stream.run)
@@ -93,6 +96,16 @@ async def test_others_get_their_turn_beside_a_flood_of_large_frames() -> None:
                 frames += len(splitter.feed(await other.receive(splitter.wanted_bytes)))
         nursery.cancel_scope.cancel()
     assert turns[0] >= frames - 1  # one before each; nobody knows whether the first was there before
+
+
+@pytest.mark.skipif(not WRITE_LIMIT.exists(), reason="only Linux says what it allows")
+async def test_unix_sockets_take_a_batch_at_once() -> None:
+    """As far as the system lets them. With its default a megabyte goes in five pieces, and each wakes both ends."""
+    allowed = int(await trio.Path(WRITE_LIMIT).read_text())
+    async with pair() as (one, other):
+        one.write([bytes(1 << 20)])
+        assert one.taken_bytes >= min(1 << 20, allowed)
+        assert len(await received(other, one.taken_bytes)) == one.taken_bytes
 
 
 async def test_what_waits_is_counted_and_told_of_as_it_goes() -> None:
