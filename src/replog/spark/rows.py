@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from replog import Client, LedgerReader
 from replog.client.entries import Batches, EntryBatch
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
 from replog.protocol.model import Position
+from replog.runtime.collector import no_collections
 from replog.spark.clients import WorkerClient
 from replog.spark.columns import Columns, check_schema, places_of, schema_of_rows
 from replog.spark.extents import CLOSING_S, Extent, Survey, each_at_once, partitioned
@@ -237,6 +237,7 @@ class LogBatchReader(RowReader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `LogNotFoundError`, `TrimmedError` if the position `from` was trimmed and that is not to be skipped,
         `PositionError` if it never existed."""
+        # A plan of 100,000 segments keeps several objects of each, and would be searched for a third of its time.
         with no_collections():
             return self._options.call(self._plan)
 
@@ -294,19 +295,6 @@ class LogBatchReader(RowReader, DataSourceReader):
         to_ns = self._narrowing.to_ns
         is_too_late = to_ns is not None and extent.begun_at_ms * 1_000_000 >= to_ns + _CLOCK_SET_BACK_NS
         return self._narrowing.wants_segment(extent.segment) and not is_too_late
-
-
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """Stops Python's search for cycles. A plan of 100,000 segments keeps several objects of each, without a cycle, and would be
-    searched half a dozen times, for a third of its time. Spark plans in a process that does nothing else."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class FilteringReader(LogBatchReader):

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -54,6 +55,25 @@ async def test_entries_are_read_from_the_next_process(tmp_path: Path, storage: s
     with bookie_process(tmp_path, "--storage", storage):
         async with replog.connect(metastore) as client, client.read_log("orders") as reader:
             assert [record.data async for record in reader] == [b"first", b"second"]
+
+
+def test_collector_never_searches_what_a_start_has_made(tmp_path: Path) -> None:
+    """With a million ledgers that would stop the bookie for a second."""
+    program = (
+        "import gc, sys; from replog.cli import commands; from replog.cli.serving import process\n"
+        "process._notify = lambda said: print(said, gc.isenabled(), gc.get_freeze_count() > 10_000, flush=True)\n"
+        f"sys.argv = ['replog', 'bookie', '--metastore', 'lmdb:{tmp_path / 'metadata'}', '--data', '{tmp_path / 'data'}',"
+        " '--listen', '127.0.0.1:0']\n"
+        "commands.run()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as bookie:
+        try:
+            assert bookie.stdout is not None
+            assert bookie.stdout.readline().split() == ["READY=1", "True", "True"]
+            bookie.terminate()
+            assert bookie.wait(10) == 0
+        finally:
+            bookie.kill()
 
 
 def test_serving_is_logged_once_it_can_be_used(tmp_path: Path) -> None:

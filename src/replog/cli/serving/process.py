@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import attrs
 import trio
@@ -23,6 +23,7 @@ from replog.cli.serving.settings import Settings
 from replog.config import BackendURL
 from replog.metrics.health import Health, State, health_of
 from replog.registry import Registry
+from replog.runtime.collector import no_collections
 from replog.runtime.nursery import open_service_nursery
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -59,8 +60,12 @@ class _Process:
         self._started_s = time.monotonic()
 
     async def serve(self) -> None:
-        config = self._settings.config
-        async with served_bookie(config, registry=self._registry) as bookie, open_service_nursery() as nursery:
+        async with AsyncExitStack() as stack:
+            # A start makes some objects for each ledger, which stay.
+            with no_collections(is_kept=True):
+                serving = served_bookie(self._settings.config, registry=self._registry)
+                bookie = await stack.enter_async_context(serving)
+            nursery = await stack.enter_async_context(open_service_nursery())
             self._bookies = (bookie,)
             nursery.start_soon(_watch_writable, bookie, self._logs.log)
             self._say_what_is_served(bookie)
