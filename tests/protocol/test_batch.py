@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 import tracemalloc
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -20,10 +21,12 @@ from replog.protocol.batch import (
     ENTRY_ID_MAX,
     HEADER,
     Batch,
+    PackedPayloads,
     build,
     check_damage,
     check_payload,
     decode,
+    size_of,
 )
 from replog.protocol.compression import Compressor
 from replog.protocol.digest import CODE_SIZES, Digest, DigestType
@@ -34,7 +37,7 @@ KEYED = Digest(DigestType.HMAC_SHA256, 7, b"secret")
 
 
 def batch_of(
-    payloads: list[bytes],
+    payloads: Sequence[bytes],
     digest: Digest = CRC,
     first_entry_id: int = 4,
     stride: int = 1,
@@ -126,6 +129,19 @@ def test_arrow_reads_the_payloads_without_a_copy(payloads: list[bytes]) -> None:
     start = pa.py_buffer(batch.data).address
     assert array.buffers()[1].address == start + HEADER.size
     assert not len(values) or array.buffers()[2].address == start + HEADER.size + 4 * (batch.count + 1)
+
+
+@pytest.mark.parametrize("digest", [CRC, KEYED], ids=["crc32c", "hmac"])
+@given(payloads=payload_lists)
+def test_entries_in_one_piece_make_the_same_batch(digest: Digest, payloads: list[bytes]) -> None:
+    """W3: nobody can tell how the writer had them."""
+    batch = batch_of(payloads, digest)
+    packed = PackedPayloads(*batch.arrow_buffers())
+    assert (len(packed), packed.size_bytes) == (len(payloads), size_of(payloads))
+    assert (size_of(packed), list(packed)) == (size_of(payloads), payloads)
+    assert packed[-1] == payloads[-1]
+    assert packed[1:] == payloads[1:]
+    assert batch_of(packed, digest).data == batch.data
 
 
 # -- hostile bytes -------------------------------------------------------------------------------------------------

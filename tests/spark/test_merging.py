@@ -53,8 +53,7 @@ def test_many_empty_entries_are_not_small() -> None:
     """They have no bytes, and each takes memory of the driver all the same."""
     rows = _Rows(ValueEncoder(BINARY_VALUES, "log"), batches([b""] * 600, [b""] * 600))
     assert rows.all_within(48 * 1000) is None
-    assert rows.next_payloads() == [b""] * 600
-    assert rows.next_payloads() == [b""] * 600
+    assert [list(rows.next_payloads() or ()) for _ in range(2)] == [[b""] * 600] * 2
     assert rows.next_payloads() is None
     few = _Rows(ValueEncoder(BINARY_VALUES, "log"), batches([b""] * 1000))
     assert few.all_within(48 * 1000) == (b"",) * 1000

@@ -17,7 +17,7 @@ from functools import partial
 import trio
 
 from replog.config import ClientOptions
-from replog.protocol.batch import check_payload
+from replog.protocol.batch import PackedPayloads, check_payload
 from replog.protocol.envelope import Enveloped
 from replog.runtime.event_loop import Turns
 
@@ -175,6 +175,11 @@ class Batching:
         """How many batches may be in flight."""
         return self._depth
 
+    @property
+    def is_busy(self) -> bool:
+        """True while entries gather, or as many batches are in flight as may be."""
+        return bool(self._backlog.gathered) or self._backlog.in_flight >= self._depth
+
     # -- when -------------------------------------------------------------------------------------------------------
 
     def pushed(self) -> None:
@@ -265,6 +270,12 @@ class Batching:
             del batch[len(batch) // 2 :]
         del gathered[: len(batch)]
         return batch, sum(map(len, batch))
+
+    def fits(self, packed: PackedPayloads) -> bool:
+        """True if these entries may be one batch as they are."""
+        stored_bytes = packed.size_bytes + _ENTRY_OVERHEAD_BYTES * len(packed)
+        is_small = stored_bytes <= self._options.batch_bytes_max and len(packed) <= _BATCH_ENTRIES_MAX
+        return is_small and self._stride == 1
 
     def check_uncommon(self, data: bytes) -> None:
         """As `check_payload`, of what is not plain bytes; notes that batches of two kinds are to be kept apart from now on."""

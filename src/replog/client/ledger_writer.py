@@ -17,7 +17,7 @@ from replog.client.sending import BatchSender, SizeLimit
 from replog.config import ClientOptions
 from replog.errors import FencedError, MetastoreUncertainError, ReplogError
 from replog.hookspecs import Event
-from replog.protocol.batch import ENTRY_BYTES_MAX, Payloads, check_payload
+from replog.protocol.batch import ENTRY_BYTES_MAX, PackedPayloads, Payloads, check_payload
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.writing import LedgerWriting
 from replog.runtime.ticker import Ticker
@@ -221,9 +221,8 @@ class LedgerWriter(WriterContext):
             batching.has_envelopes = True
         backlog.gathered += payloads
         backlog.unconfirmed_bytes += payloads.size_bytes
-        first = backlog.last_add_pushed + 1
+        ids = range(backlog.last_add_pushed + 1, backlog.last_add_pushed + 1 + len(payloads))
         backlog.last_add_pushed += len(payloads)
-        ids = range(first, backlog.last_add_pushed + 1)
         if payloads:
             batching.is_pushed = False
             if backlog.turn is not None or (backlog.in_flight and not batching.may_send()):
@@ -236,8 +235,7 @@ class LedgerWriter(WriterContext):
                 self._sender.drive()
                 if backlog.confirmed < ids[-1]:
                     await backlog.confirmation(ids[-1]).wait()
-            if backlog.confirmed < ids[-1]:
-                self.check_usable()
+            self.check_confirmed(ids[-1])
         return ids
 
     async def flush(self) -> None:
@@ -266,22 +264,17 @@ class LedgerWriter(WriterContext):
         if backlog.confirmed < last:
             self._sender.drive()
             await backlog.confirmation(last).wait()
-            if backlog.confirmed < last:
-                self.check_usable()
+            self.check_confirmed(last)
 
-    def has_room(self, size_bytes: int) -> bool:
-        """True if an entry of this size can be pushed without waiting for the byte budget."""
-        return self.backlog.has_room(size_bytes)
-
-    async def wait_for_room(self, size_bytes: int) -> None:
-        """Returns once an entry of this size can be pushed. Raises as `push` does."""
+    async def wait_for_room(self, size_bytes: int, *, is_batch: bool = False) -> None:
+        """Returns once an entry of this size can be pushed, or a whole batch be sent. Raises as `push` does."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_usable()
-        while not self.backlog.has_room(size_bytes):
-            # A task without room pushes nothing more: there is nothing to wait for.
+        while not self.backlog.has_room(size_bytes) or (is_batch and self._batching.is_busy):
             if self.backlog.turn is not None:
-                self._batching.send_now()
-            await self.backlog.freed().wait()
+                self._batching.send_now()  # this task pushes nothing more: there is nothing to wait for
+            else:
+                await self.backlog.freed().wait()
             self.check_usable()
 
     def check_usable(self) -> None:
@@ -343,7 +336,14 @@ class LedgerWriter(WriterContext):
         if backlog.turn is None:
             self._batching.appended()
 
-    # -- used by the log's writer and the client --------------------------------------------------------------------
+    # -- used by the log's writer, the client and Spark -------------------------------------------------------------
+
+    async def push_packed(self, packed: PackedPayloads) -> None:
+        """As `push`, of entries in one piece. They become one batch as they are, where that can be. Waits also for what has
+        gathered, and while as many batches are in flight as may be."""
+        await self.wait_for_room(packed.size_bytes, is_batch=True)
+        if not self._sender.send_packed(packed):
+            self._take_nowait(Payloads(packed), packed.size_bytes)
 
     def report_to(self, limit: SizeLimit | None, on_failure: Callable[[], None] | None) -> None:
         """Has `on_failure` called when the writer fails; and `limit.reached` now and after confirmations, while it is reached."""

@@ -22,7 +22,7 @@ from replog.client.watching import LAG_CHECK_BYTES, Watching
 from replog.config import ClientOptions
 from replog.errors import AddTimeoutError, FencedError, MetastoreUncertainError, NotEnoughBookiesError, ReplogError
 from replog.hookspecs import Event, WriterFenced
-from replog.protocol.batch import Batch
+from replog.protocol.batch import Batch, PackedPayloads
 from replog.protocol.effects import (
     Confirmed,
     Effect,
@@ -211,7 +211,7 @@ class BatchSender:
 
     def _send_next(self) -> bool:
         """Sends a batch of what has gathered, if that is to be done now. Returns whether it did."""
-        backlog, batching, watching, machine = self.backlog, self.batching, self.watching, self._machine
+        backlog, batching, watching = self.backlog, self.batching, self.watching
         # With nothing in flight, only what is held back is not sent.
         if backlog.turn is not None or batching.is_held or (backlog.in_flight and not batching.may_send()):
             return False
@@ -224,6 +224,12 @@ class BatchSender:
         payloads, size_bytes = batching.take_batch()
         if batching.has_envelopes:
             payloads, size_bytes = batching.keep_one_kind(payloads, size_bytes)
+        self._send_batch(payloads, size_bytes)
+        return True
+
+    def _send_batch(self, payloads: Sequence[bytes], size_bytes: int) -> None:
+        """Sends these entries, which are the next ones after those sent before."""
+        backlog, batching, watching, machine = self.backlog, self.batching, self.watching, self._machine
         backlog.sent(backlog.last_add_pushed - len(backlog.gathered), size_bytes)
         publishing = watching.publishing
         if publishing.awaited_sends:
@@ -239,6 +245,24 @@ class BatchSender:
         batching.expected_bytes = 0
         if not watching.is_wanted:
             watching.want()
+
+    def send_packed(self, packed: PackedPayloads) -> bool:
+        """Sends entries that are in one piece as one batch, while none gather. False, and nothing has happened, if these must."""
+        backlog, batching = self.backlog, self.batching
+        assert not backlog.gathered, "entries are sent in their order"
+        if batching.is_held or self._machine.effects or not batching.fits(packed):
+            return False
+        slow = self.watching.slow
+        if slow.unchecked_bytes >= LAG_CHECK_BYTES and not slow.keep_up():
+            return False
+        backlog.last_add_pushed += len(packed)
+        backlog.unconfirmed_bytes += packed.size_bytes
+        self._is_driving = True  # answers that come at once only tell the machine
+        try:
+            self._send_batch(packed, packed.size_bytes)
+        finally:
+            self._is_driving = False
+        self.drive()
         return True
 
     def _send_adds(self, effects: Sequence[SendAdd]) -> None:

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, overload
 
 from replog.errors import PayloadTooLargeError, RemoteProtocolError
 from replog.protocol.compression import Compressor, expand
-from replog.protocol.digest import CODE_SIZES, Digest, DigestType, is_crc32c_sealed
+from replog.protocol.digest import CODE_SIZES, Bytes, Digest, DigestType, is_crc32c_sealed
 from replog.protocol.envelope import Enveloped
 
 FORMAT = 1
@@ -209,6 +209,11 @@ class PendingBatch:
         self.acknowledged = 0
 
 
+def size_of(payloads: Sequence[bytes]) -> int:
+    """The bytes that entries have together."""
+    return payloads.size_bytes if type(payloads) is PackedPayloads else sum(map(len, payloads))
+
+
 def _no_list(payloads: object) -> TypeError:
     return TypeError(
         f"expected a list of entries, each of them bytes, not {type(payloads).__name__}: nothing was written"
@@ -246,6 +251,38 @@ class Payloads(list[bytes]):
         self.size_bytes = len(self) * sizes_bytes.pop() if len(sizes_bytes) == 1 else sum(map(len, self))
 
 
+class PackedPayloads(Sequence[bytes]):
+    """Entries in one piece, as Arrow has them: int32 offsets from 0 on, one more than there are entries, and the payloads one
+    behind the other. A batch is built of them without looking at each. The caller has checked the offsets."""
+
+    __slots__ = ("data", "offsets", "size_bytes")
+
+    def __init__(self, offsets: Bytes, data: Bytes) -> None:
+        self.offsets = offsets
+        self.data = data
+        self.size_bytes = len(data)
+        assert len(self) > 0, "a batch has entries"
+        assert self._edges[-1] == self.size_bytes, "the offsets are those of the payloads"
+
+    @property
+    def _edges(self) -> memoryview[int]:
+        return memoryview(self.offsets).cast("B").cast("i")
+
+    def __len__(self) -> int:
+        return len(self.offsets) // 4 - 1
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = bytes(self.data)
+        return (data[begin:end] for begin, end in itertools.pairwise(self._edges))
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[bytes]: ...
+    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
+        return list(self)[place]
+
+
 def build(
     digest: Digest,
     *,
@@ -262,21 +299,28 @@ def build(
     batch: what is above them would be refused by every bookie. All payloads are `Enveloped`, or none is."""
     count = len(payloads)
     assert count <= BATCH_COUNT_MAX, "too many entries for one batch"
-    size = len(payloads[0])
-    if len(set(map(len, payloads))) == 1:
-        is_small = count <= _CACHED_COUNT_MAX  # nearly always
-        offsets = _small_even_offsets(count, size) if is_small else _even_offsets(count, size)
-        length = count * size
+    offsets: Bytes
+    pieces: Sequence[Bytes] = payloads
+    flags = 0
+    if type(payloads) is PackedPayloads:
+        offsets, length, pieces = payloads.offsets, payloads.size_bytes, (payloads.data,)
     else:
-        starts = list(itertools.accumulate(map(len, payloads), initial=0))
-        offsets, length = struct.pack(f"<{count + 1}i", *starts), starts[-1]
+        flags = ENVELOPES if payloads[0].__class__ is Enveloped else 0
+        size = len(payloads[0])
+        if len(set(map(len, payloads))) == 1:
+            is_small = count <= _CACHED_COUNT_MAX  # nearly always
+            offsets = _small_even_offsets(count, size) if is_small else _even_offsets(count, size)
+            length = count * size
+        else:
+            starts = list(itertools.accumulate(map(len, payloads), initial=0))
+            offsets, length = struct.pack(f"<{count + 1}i", *starts), starts[-1]
     batch_bytes = HEADER.size + len(offsets) + length + digest.code_size
     assert batch_bytes <= BATCH_BYTES_MAX, "too many bytes for one batch"
     header = HEADER.pack(
         MAGIC,
         FORMAT,
         digest.digest_type,
-        ENVELOPES if payloads[0].__class__ is Enveloped else 0,
+        flags,
         batch_bytes,
         count,
         stride,
@@ -289,7 +333,7 @@ def build(
         cumulative_length,
     )
     batch = Batch(
-        digest.seal(header, (offsets, *payloads)),
+        digest.seal(header, (offsets, *pieces)),
         digest.digest_type,
         count,
         stride,

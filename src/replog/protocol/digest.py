@@ -42,7 +42,7 @@ class Digest:
         self.code_size = CODE_SIZES[digest_type]
         self._key = _derive_key(b"replog digest key v1", ledger_id, password)
 
-    def seal(self, header: bytes, body: Sequence[bytes]) -> bytes:
+    def seal(self, header: bytes, body: Sequence[Bytes]) -> bytes:
         """The header and the body in one piece, and their code behind them, with one copy: `BytesIO` changes, and then gives
         away, the bytes that nobody else has."""
         size = self.code_size

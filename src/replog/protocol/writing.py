@@ -166,7 +166,7 @@ class LedgerWriting(LedgerMachine):
         first_sent_ns, last_sent_ns = self._sent_ns
         timestamp_ns = max(timestamp_ns, last_sent_ns)
         self._sent_ns = timestamp_ns if first == 0 else first_sent_ns, timestamp_ns
-        self.length += sum(map(len, payloads))
+        self.length += batches.size_of(payloads)
         self.last_add_pushed += len(payloads)
         stride = self.quorum.stride
         pending = []

@@ -36,13 +36,13 @@ class MalformedError(ValueError):
 
 
 class JsonWriter:
-    """Makes entries of record batches that have this schema."""
+    """Makes texts, which are entries in UTF-8, of record batches that have this schema."""
 
     def __init__(self, schema: arrow.Schema) -> None:
         self._names = list(schema.names)
         self._converts = [_writer_of(field.type) for field in schema]
 
-    def payloads(self, batch: arrow.RecordBatch) -> list[bytes]:
+    def texts(self, batch: arrow.RecordBatch) -> arrow.Array:
         """One for each row. Raises `MalformedError`, with the column, for what cannot be written."""
         pieces: list[Any] = []
         for name, convert, column in zip(self._names, self._converts, batch.columns, strict=True):
@@ -54,8 +54,7 @@ class JsonWriter:
                     raise MalformedError(f"column {name!r}: {error}") from error
             before = f"{',' if pieces else '{'}{json.dumps(name, ensure_ascii=False)}:"
             pieces += [before, compute.fill_null(texts, "null")]
-        rows = compute.binary_join_element_wise(*pieces, "}", "")
-        return cast("list[bytes]", rows.cast(arrow.binary()).to_pylist())
+        return compute.binary_join_element_wise(*pieces, "}", "")
 
 
 def _texts_by_value(column: arrow.Array, convert: Convert) -> arrow.Array:

@@ -19,7 +19,7 @@ import enum
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -36,6 +36,7 @@ from replog.protocol.envelope import pack_each
 from replog.protocol.model import LogMetadata
 from replog.spark.envelopes import headers_of
 from replog.spark.json_values import JsonReader, JsonWriter, MalformedError
+from replog.spark.packing import packed
 
 FORMAT_KEY = "spark.values"  # in a log's `custom`
 SCHEMA_KEY = "spark.schema"
@@ -248,19 +249,24 @@ class ValueEncoder:
         self._json = JsonWriter(self._schema) if self._format is ValueFormat.JSON else None
 
     def payloads(self, batch: arrow.RecordBatch) -> list[bytes]:
-        """The entries, in the order of the rows. Raises `SchemaMismatchError` for rows that are not of the schema, a null
-        among binary values, or what JSON cannot say; `PayloadTooLargeError` for a row that no entry can hold."""
+        """The entries, in the order of the rows. Raises as `parts`."""
+        return list(itertools.chain.from_iterable(self.parts(batch)))
+
+    def parts(self, batch: arrow.RecordBatch) -> list[Sequence[bytes]]:
+        """The entries, in the order of the rows, in parts of what a batch holds, or in one. Raises `SchemaMismatchError` for rows
+        that are not of the schema, a null among binary values, or what JSON cannot say; `PayloadTooLargeError` for a row that no
+        entry can hold."""
         if self._format is ValueFormat.BINARY:
             return self._binary(batch)
         batch = self._fitted(batch)
         if self._json is None:
-            return self._arrow(batch)
+            return [self._arrow(batch)]
         try:
-            return self._json.payloads(batch)
+            return packed(self._json.texts(batch))
         except MalformedError as error:
             raise SchemaMismatchError(self._log_name, f"{error}; nothing of this task was committed") from error
 
-    def _binary(self, batch: arrow.RecordBatch) -> list[bytes]:
+    def _binary(self, batch: arrow.RecordBatch) -> list[Sequence[bytes]]:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if batch.num_columns == 1:
             columns = {"value": batch.column(0)}
@@ -269,6 +275,11 @@ class ValueEncoder:
         if not are_bytes or "value" not in columns or not set(columns) <= {"value", "key", "headers"}:
             raise self._misfit(batch)
         # Texts become UTF-8, which is how Arrow has them already.
+        if len(columns) == 1 and not columns["value"].null_count:
+            try:
+                return packed(columns["value"])
+            except arrow.ArrowException as error:
+                raise self._misfit(batch) from error
         values, keys = (
             column if column is None else _bytes_of(column) for column in map(columns.get, ("value", "key"))
         )
@@ -281,11 +292,9 @@ class ValueEncoder:
                     f"column {name!r} is null (row {row} of a batch), and an entry is bytes: filter such rows out, or give "
                     "them a key, to write that it has no value any more; nothing of this task was committed",
                 )
-        if keys is None and headers is None:
-            return cast("list[bytes]", values)
         try:
             pairs = None if headers is None else [headers_of(each) for each in headers.to_pylist()]
-            return list(pack_each(values, keys, pairs))
+            return [list(pack_each(values, keys, pairs))]
         except (TypeError, ConfigError) as error:
             raise SchemaMismatchError(self._log_name, f"{error}; nothing of this task was committed") from error
 

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -28,6 +29,7 @@ from pyspark.sql.types import StructType
 
 import replog
 from replog.errors import AddTimeoutError, ConfigError, MetastoreError, NotEnoughBookiesError, ReplogError
+from replog.protocol.batch import PackedPayloads, size_of
 from replog.runtime.nursery import open_service_nursery
 from replog.spark.committing import Job, abort_job, begin_job, commit_job
 from replog.spark.options import SparkOptions
@@ -200,7 +202,7 @@ class Entries(Protocol):
 
     count: int
 
-    def next_payloads(self) -> list[bytes] | None:
+    def next_payloads(self) -> Sequence[bytes] | None:
         """The next ones; None at the end. Blocks while Spark computes."""
 
 
@@ -211,29 +213,29 @@ class _Rows:
         self.count = 0
         self._encoder = encoder
         self._batches = batches
-        self._ready: list[list[bytes]] = []  # encoded, and not given out
+        self._ready: deque[Sequence[bytes]] = deque()  # encoded, and not given out
 
     def all_within(self, size_bytes: int) -> tuple[bytes, ...] | None:
         """All entries, if they take no more than these bytes of memory; else None, and they are given out as without this.
         Blocks."""
-        ready: list[list[bytes]] = []
+        ready: list[Sequence[bytes]] = []
         while (payloads := self.next_payloads()) is not None:
             ready.append(payloads)
-            size_bytes -= sum(map(len, payloads)) + _ENTRY_BYTES * len(payloads)
+            size_bytes -= size_of(payloads) + _ENTRY_BYTES * len(payloads)
             if size_bytes < 0:
-                self._ready = ready
+                self._ready.extendleft(reversed(ready))
                 return None
         return tuple(itertools.chain.from_iterable(ready))
 
-    def next_payloads(self) -> list[bytes] | None:
+    def next_payloads(self) -> Sequence[bytes] | None:
         """Blocks while Spark computes."""
-        if self._ready:
-            return self._ready.pop(0)
-        batch = next(self._batches, None)
-        if batch is None:
-            return None
-        self.count += batch.num_rows
-        return self._encoder.payloads(batch)
+        while not self._ready:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            self.count += batch.num_rows
+            self._ready += self._encoder.parts(batch)
+        return self._ready.popleft()
 
 
 async def write_ledger(client: replog.Client, options: SparkOptions, attempt: Attempt, rows: Entries) -> int:
@@ -253,13 +255,16 @@ async def write_ledger(client: replog.Client, options: SparkOptions, attempt: At
 
 async def _append_all(writer: replog.LedgerWriter, rows: Entries) -> None:
     """Appends while the next rows are computed: in a thread, since they come from Spark by a socket that blocks."""
-    sending, receiving = trio.open_memory_channel[list[bytes]](_BATCHES_WAITING)
+    sending, receiving = trio.open_memory_channel[Sequence[bytes]](_BATCHES_WAITING)
     appended = trio.Event()
 
     async def append() -> None:
         async with receiving:
             async for payloads in receiving:
-                await writer.extend(payloads)
+                if isinstance(payloads, PackedPayloads):
+                    await writer.push_packed(payloads)  # leaving the writer confirms all of them
+                else:
+                    await writer.extend(payloads)
         appended.set()
 
     async with open_service_nursery() as nursery:

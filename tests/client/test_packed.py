@@ -1,0 +1,214 @@
+"""Entries in one piece (`PackedPayloads`): a writer sends them as any others, whatever else it has to send (W1, W2, W3)."""
+
+from __future__ import annotations
+
+import struct
+from itertools import accumulate
+
+import pytest
+import trio
+import trio.testing
+
+from replog.config import ClientOptions
+from replog.errors import FencedError, PayloadTooLargeError, ReplogError
+from replog.protocol.batch import ENTRY_BYTES_MAX, Batch, PackedPayloads
+from replog.protocol.messages import AddRequest
+from replog.protocol.quorum import Quorum
+from tests.kit import ONE, Cluster, cluster, read_ledger, settle
+
+ENTRIES = [b"one", b"", b"three", b"four" * 5]
+
+
+def packed(*entries: bytes) -> PackedPayloads:
+    edges = list(accumulate(map(len, entries), initial=0))
+    return PackedPayloads(struct.pack(f"<{len(edges)}i", *edges), b"".join(entries))
+
+
+def batches_at(world: Cluster, ledger_id: int) -> list[Batch]:
+    return [add.batch for add in world.bookies[0].adds(ledger_id)]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+async def test_they_are_one_batch(compression: str, autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(compression=compression) as writer:
+            await writer.push_packed(packed(*ENTRIES))
+            assert writer.last_add_pushed == 3
+            assert await writer.append(b"next") == 4
+            assert (writer.last_add_confirmed, writer.unconfirmed_bytes) == (4, 0)
+            await writer.push_packed(packed(*ENTRIES))
+            assert writer.length_bytes == 2 * sum(map(len, ENTRIES)) + 4
+        assert [each.count for each in batches_at(world, writer.ledger_id)] == [4, 1, 4]
+        assert await read_ledger(client, writer.ledger_id) == [*ENTRIES, b"next", *ENTRIES]
+
+
+@pytest.mark.parametrize("is_instant", [True, False])
+async def test_bookies_may_answer_at_once(is_instant: bool) -> None:
+    """Before the request was sent to the others."""
+    async with cluster(is_instant=is_instant) as world, world.client() as client:
+        async with client.create_ledger() as writer:
+            for _ in range(20):
+                await writer.push_packed(packed(*ENTRIES))
+        assert await read_ledger(client, writer.ledger_id) == ENTRIES * 20
+
+
+async def test_what_was_pushed_before_goes_before(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger() as writer:
+            for bookie in world.bookies:
+                bookie.wire.is_held = True
+            writer.push_nowait(b"a")  # in flight
+            writer.push_nowait(b"b")  # gathers
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.push_packed, packed(*ENTRIES))
+                await settle()
+                assert writer.unconfirmed == range(2)
+                for bookie in world.bookies:
+                    bookie.wire.release()
+            writer.push_nowait(b"c")
+        assert await read_ledger(client, writer.ledger_id) == [b"a", b"b", *ENTRIES, b"c"]
+
+
+async def test_as_many_are_in_flight_as_may_be(autojump_clock: trio.testing.MockClock) -> None:
+    """The others wait, and are not cut into pieces for that."""
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger() as writer:
+            for bookie in world.bookies:
+                bookie.wire.is_held = True
+
+            async def push() -> None:
+                for _ in range(10):
+                    await writer.push_packed(packed(*ENTRIES))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(push)
+                await settle()
+                figures = writer.statistics()
+                assert figures["batches_in_flight"] == figures["batches_in_flight_max"] == 2
+                assert writer.unconfirmed == range(8)
+                for bookie in world.bookies:
+                    bookie.wire.release()
+        assert [each.count for each in batches_at(world, writer.ledger_id)] == [4] * 10
+
+
+async def test_much_is_sent_without_looking_at_each(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much: also behind each look at how far bookies are behind."""
+    monkeypatch.setattr("replog.client.ledger_writer.Payloads", None)
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger() as writer:
+            for _ in range(10):
+                await writer.push_packed(packed(*[bytes(1000)] * 600))
+        assert [each.count for each in batches_at(world, writer.ledger_id)] == [600] * 10
+
+
+async def test_a_bookie_that_is_far_behind_holds_them_back(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replog.client.watching._LAG_BYTES_MAX", 3_000_000)
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger() as writer:
+            world.bookies[0].wire.is_held = True
+            with trio.move_on_after(0.5) as scope:
+                for _ in range(100):
+                    await writer.push_packed(packed(*[bytes(1000)] * 600))
+            assert scope.cancelled_caught
+            assert 3_000_000 < writer.last_add_pushed * 1000 < 6_000_000
+            world.bookies[0].wire.release()
+            await writer.flush()
+            count = writer.last_add_confirmed + 1
+        assert await read_ledger(client, writer.ledger_id) == [bytes(1000)] * count
+
+
+@pytest.mark.parametrize("why", ["striped", "large", "many", "held"])
+async def test_what_cannot_be_one_batch_gathers(why: str, autojump_clock: trio.testing.MockClock) -> None:
+    options = ClientOptions(in_flight_bytes_max=1 << 24, batch_bytes_max=100 if why == "large" else 1 << 23)
+    entries = [b""] * 70_000 if why == "many" else ENTRIES * 10
+    quorum = Quorum(3, 2, 2) if why == "striped" else Quorum(3, 3, 2)
+    async with cluster() as world, world.client(options, quorum) as client:
+        async with client.create_ledger() as writer:
+            if why == "held":
+                writer.hold()
+            await writer.push_packed(packed(*entries))
+            assert (writer.entries_sent == 0) == (why == "held")
+            writer.release()
+        assert (writer.batches_sent == 1) == (why in ("striped", "held"))
+        assert await read_ledger(client, writer.ledger_id) == entries
+
+
+async def test_one_that_no_entry_holds_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(1) as world, world.client(ClientOptions(), ONE) as client, client.create_ledger() as writer:
+        with pytest.raises(PayloadTooLargeError):
+            await writer.push_packed(packed(b"small", bytes(ENTRY_BYTES_MAX + 1)))
+        assert await writer.append(b"next") == 0, "nothing of the others was written"
+
+
+async def test_the_byte_budget_holds_them_back(autojump_clock: trio.testing.MockClock) -> None:
+    options = ClientOptions(in_flight_bytes_max=100, batch_bytes_max=100)
+    async with cluster() as world, world.client(options) as client, client.create_ledger() as writer:
+        for bookie in world.bookies:
+            bookie.wire.is_held = True
+        writer.push_nowait(bytes(90))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.push_packed, packed(bytes(20)))
+            await settle()
+            assert writer.last_add_pushed == 0
+            for bookie in world.bookies:
+                bookie.wire.release()
+        assert writer.last_add_pushed == 1
+
+
+async def test_a_writer_that_has_ended_says_why(autojump_clock: trio.testing.MockClock) -> None:
+    """W4: their outcome is as unknown as that of others."""
+    async with cluster() as world, world.client() as client, world.client() as other:
+        with pytest.raises(FencedError) as caught:
+            async with client.create_ledger() as writer:
+                await writer.push_packed(packed(*ENTRIES))
+                await writer.flush()
+                await other.recover_ledger(writer.ledger_id)
+                await writer.push_packed(packed(*ENTRIES))
+        assert caught.value.unconfirmed == range(4, 8)
+        assert await read_ledger(client, writer.ledger_id) == ENTRIES
+        async with client.create_ledger() as closed:
+            pass
+        with pytest.raises(trio.ClosedResourceError):
+            await closed.push_packed(packed(*ENTRIES))
+
+
+async def test_one_that_waits_is_told_of_the_end(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        told: list[ReplogError] = []
+        with pytest.raises(FencedError):
+            async with client.create_ledger() as writer:
+
+                async def push() -> None:
+                    try:
+                        await writer.push_packed(packed(*ENTRIES))
+                    except ReplogError as error:
+                        told.append(error)
+
+                for bookie in world.bookies:
+                    bookie.wire.holds = lambda request: isinstance(request, AddRequest)
+                async with trio.open_nursery() as nursery:
+                    for _ in range(3):
+                        nursery.start_soon(push)
+                    await settle()
+                    assert writer.unconfirmed == range(8)
+                    writer.abandon(FencedError(writer.ledger_id, "it is over"))
+                    await settle()
+                assert list(map(type, told)) == [FencedError]
+                await writer.flush()
+
+
+async def test_they_move_along_when_a_bookie_fails(autojump_clock: trio.testing.MockClock) -> None:
+    """C5: their batch has its bytes wherever it goes."""
+    async with cluster(4) as world, world.client() as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"first")
+            [gone, *_] = world.named(writer.metadata.last_fragment.ensemble)
+            await gone.kill()
+            await writer.push_packed(packed(*ENTRIES))
+            await writer.flush()
+            assert gone.bookie_id not in writer.metadata.last_fragment.ensemble
+        assert await read_ledger(client, writer.ledger_id) == [b"first", *ENTRIES]
