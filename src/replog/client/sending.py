@@ -235,7 +235,7 @@ class BatchSender:
         if publishing.awaited_sends:
             publishing.awaited_sends -= 1
         publishing.published = machine.last_add_confirmed  # the batch carries it
-        machine.add(payloads, self._time_ns())
+        machine.add(payloads, self._time_ns(), size_bytes)
         self._send_adds(machine.take_effects())  # type: ignore[arg-type]
         # The requests are out: bookies in other threads work while the rest is written down here.
         watching.slow.unchecked_bytes += size_bytes

@@ -307,7 +307,7 @@ def build(
     else:
         flags = ENVELOPES if payloads[0].__class__ is Enveloped else 0
         size = len(payloads[0])
-        if len(set(map(len, payloads))) == 1:
+        if count == 1 or len(set(map(len, payloads))) == 1:
             is_small = count <= _CACHED_COUNT_MAX  # nearly always
             offsets = _small_even_offsets(count, size) if is_small else _even_offsets(count, size)
             length = count * size

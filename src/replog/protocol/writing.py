@@ -157,8 +157,9 @@ class LedgerWriting(LedgerMachine):
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
-    def add(self, payloads: Sequence[bytes], timestamp_ns: int) -> None:
-        """Adds entries, as one gathering: one batch for each write set (W1, W3)."""
+    def add(self, payloads: Sequence[bytes], timestamp_ns: int, size_bytes: int | None = None) -> None:
+        """Adds entries, as one gathering: one batch for each write set (W1, W3). `size_bytes` is what they have together, for a
+        caller that knows it."""
         assert payloads, "a gathering has entries"
         assert self._stage in _OPEN, "a writer that closes adds nothing"
         first = self.last_add_pushed + 1
@@ -166,7 +167,7 @@ class LedgerWriting(LedgerMachine):
         first_sent_ns, last_sent_ns = self._sent_ns
         timestamp_ns = max(timestamp_ns, last_sent_ns)
         self._sent_ns = timestamp_ns if first == 0 else first_sent_ns, timestamp_ns
-        self.length += batches.size_of(payloads)
+        self.length += batches.size_of(payloads) if size_bytes is None else size_bytes
         self.last_add_pushed += len(payloads)
         stride = self.quorum.stride
         pending = []
