@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from itertools import accumulate
 
@@ -12,6 +13,7 @@ import trio.testing
 from replog.config import ClientOptions
 from replog.errors import FencedError, PayloadTooLargeError, ReplogError
 from replog.protocol.batch import ENTRY_BYTES_MAX, Batch, PackedPayloads
+from replog.protocol.envelope import pack_each
 from replog.protocol.messages import AddRequest
 from replog.protocol.quorum import Quorum
 from tests.kit import ONE, Cluster, cluster, read_ledger, settle
@@ -199,6 +201,49 @@ async def test_one_that_waits_is_told_of_the_end(autojump_clock: trio.testing.Mo
                     await settle()
                 assert list(map(type, told)) == [FencedError]
                 await writer.flush()
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_length_is_that_of_all_entries(seed: int, autojump_clock: trio.testing.MockClock) -> None:
+    """However they came, gathered and were cut: the writer counts bytes, and nobody looks at each entry again."""
+    chance = random.Random(seed)
+    options = ClientOptions(in_flight_bytes_max=5000, batch_bytes_max=chance.choice([50, 500, 5000]))
+    quorum = chance.choice([Quorum(3, 3, 2), Quorum(3, 2, 2)])
+    written: list[bytes] = []
+    overhead_bytes = 0
+
+    def some() -> list[bytes]:
+        found = [bytes(chance.choice([0, 1, 10, 100])) for _ in range(chance.randrange(1, 20))]
+        written.extend(found)
+        return found
+
+    async with cluster() as world, world.client(options, quorum) as client:
+        async with client.create_ledger() as writer:
+            for _ in range(60):
+                turn = chance.randrange(6)
+                if turn == 0:
+                    await writer.push_packed(packed(*some()))
+                elif turn == 1:
+                    await writer.extend(some())
+                elif turn == 2:
+                    for entry in some():
+                        await writer.push(entry)
+                elif turn == 3:
+                    [enveloped] = pack_each([b"value"], [b"key"], None)
+                    await writer.push(enveloped)
+                    written.append(b"value")
+                    overhead_bytes += len(enveloped) - len(b"value")
+                elif turn == 4:
+                    await writer.append(some()[0])
+                    del written[writer.last_add_confirmed + 1 :]
+                else:
+                    await writer.flush()
+            length_bytes = sum(map(len, written)) + overhead_bytes
+            assert writer.length_bytes == length_bytes
+        contents = (await client.ledger_metadata(writer.ledger_id)).contents
+        assert contents is not None
+        assert (contents.entries, contents.size_bytes) == (len(written), length_bytes)
+        assert await read_ledger(client, writer.ledger_id) == written
 
 
 async def test_they_move_along_when_a_bookie_fails(autojump_clock: trio.testing.MockClock) -> None:
