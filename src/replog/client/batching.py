@@ -20,6 +20,7 @@ from replog.config import ClientOptions
 from replog.protocol.batch import PackedPayloads, check_payload
 from replog.protocol.envelope import Enveloped
 from replog.runtime.event_loop import Turns
+from replog.runtime.shared_event import SharedEvent
 
 _DEPTH_MIN = 2  # batches in flight on a fast disk; more would only make them smaller
 _FAR_ROUND_S = 0.01  # no disk takes as long as this: the bookies are far away
@@ -47,9 +48,9 @@ class Backlog:
         self.now = trio.lowlevel.current_clock().current_time
         self._is_over = False
         self._batches: deque[tuple[int, int, float]] = deque()  # in flight: last entry id, bytes, when sent
-        self._waiting: deque[tuple[int, trio.Event]] = deque()  # by the last entry id that is waited for
-        self._gathering: trio.Event | None = None
-        self._freed: trio.Event | None = None
+        self._waiting: deque[tuple[int, SharedEvent]] = deque()  # by the last entry id that is waited for
+        self._gathering: SharedEvent | None = None
+        self._freed: SharedEvent | None = None
         self._awaited: deque[tuple[int, Callable[[bool], None]]] = deque()  # as `_waiting`, by functions to call
 
     @property
@@ -101,21 +102,21 @@ class Backlog:
             self._freed = None
         return sent_at
 
-    def gathering(self) -> trio.Event:
+    def gathering(self) -> SharedEvent:
         """The event that is set once all that has gathered when the next batch is sent is confirmed, or the writer has ended."""
         if self._gathering is None:
-            self._gathering = trio.Event()
+            self._gathering = SharedEvent()
         return self._gathering
 
-    def confirmation(self, entry_id: int) -> trio.Event:
+    def confirmation(self, entry_id: int) -> SharedEvent:
         """The event that is set once this entry is confirmed, with others that are pushed by now, or at the writer's end."""
         if self._is_over:
-            ended = trio.Event()
+            ended = SharedEvent()
             ended.set()
             return ended
         # The events are in the order of ids, so one that was asked for later serves this entry, too.
         if not self._waiting or self._waiting[-1][0] < entry_id:
-            self._waiting.append((self.last_add_pushed, trio.Event()))
+            self._waiting.append((self.last_add_pushed, SharedEvent()))
         return self._waiting[-1][1]
 
     def call_when_confirmed(self, entry_id: int, ended: Callable[[bool], None]) -> None:
@@ -126,10 +127,10 @@ class Backlog:
         else:
             self._awaited.append((entry_id, ended))
 
-    def freed(self) -> trio.Event:
+    def freed(self) -> SharedEvent:
         """The event that is set when bytes are confirmed next, or the writer has ended."""
         if self._freed is None:
-            self._freed = trio.Event()
+            self._freed = SharedEvent()
         return self._freed
 
     def end(self) -> None:
