@@ -26,10 +26,11 @@ from replog.protocol.contents import Contents
 from replog.records.encoding import encode
 from replog.records.jobs import JobLedger
 from replog.records.paths import job_key_path
+from replog.runtime.collector import no_collections
 from replog.spark.columns import schema_of_rows
 from replog.spark.extents import Survey
 from replog.spark.read_options import ReadOptions
-from replog.spark.rows import LogBatchReader, no_collections
+from replog.spark.rows import LogBatchReader
 
 _COUNTED = ("create", "get", "put", "delete", "children", "values")
 _TASKS = 8
