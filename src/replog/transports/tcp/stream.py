@@ -39,7 +39,7 @@ class Stream:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
             # With the usual 208 KiB a batch goes in five pieces, each of which wakes both ends. TCP's buffers grow by themselves.
-            with suppress(OSError):  # the system may give less, or not be asked
+            with suppress(OSError):  # a system that refuses keeps its own size
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_SEND_BYTES)
         self.waiting_bytes = 0
         self.held_bytes = 0  # pieces are kept whole until all of them is sent
