@@ -100,9 +100,9 @@ MUTANTS = (
             "            self.check_usable()\n"
             "        return entry_id\n"
             "\n"
-            "    async def _lead"
+            "    async def lead"
         ),
-        "        return entry_id\n\n    async def _lead",
+        "        return entry_id\n\n    async def lead",
         "an append whose writer failed returns as if its entry was confirmed",
     ),
     _mutant(

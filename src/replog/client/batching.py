@@ -183,6 +183,16 @@ class Batching:
 
     # -- when -------------------------------------------------------------------------------------------------------
 
+    def gather(self, data: bytes) -> SharedEvent | None:
+        """Adds an entry whose task waits: returns the event to wait for, or None if the task has to see to it that it is sent."""
+        backlog = self._backlog
+        backlog.unconfirmed_bytes += len(data)
+        backlog.gathered.append(data)
+        backlog.last_add_pushed += 1
+        if backlog.turn is not None or (backlog.in_flight and not self.may_send()):
+            return backlog.gathering()
+        return None
+
     def pushed(self) -> None:
         """An entry was pushed, and nothing will send it yet: sends it now if nothing is in flight and entries come one by one,
         because then nothing is gained by waiting for more. Otherwise sends soon."""

@@ -55,6 +55,7 @@ class LedgerWriter(WriterContext):
         self._sender = BatchSender(machine, key, context, options, observe, ticker)
         self.backlog = self._sender.backlog
         self._batching = self._sender.batching
+        self.gather = self._batching.gather  # the first half of `append`, of bytes that there is room for
         self._records = context.records
         self._close_timeout_s = _CLOSE_PATIENCE * options.metastore_timeout_s
         self._is_closing = False  # takes no more entries
@@ -170,22 +171,17 @@ class LedgerWriter(WriterContext):
         share batches. If cancelled, or if it raises, the outcome is unknown (W4), except as for `push`."""
         if data.__class__ is not bytes:
             self._batching.check_uncommon(data)
-        size_bytes, backlog, batching = len(data), self.backlog, self._batching
+        size_bytes, backlog = len(data), self.backlog
         if backlog.unconfirmed_bytes + size_bytes > backlog.bytes_max or size_bytes > ENTRY_BYTES_MAX:
             check_payload(data)
             await self.wait_for_room(size_bytes)
-        backlog.unconfirmed_bytes += size_bytes
-        backlog.gathered.append(data)
-        backlog.last_add_pushed = entry_id = backlog.last_add_pushed + 1
-        if backlog.turn is not None or (backlog.in_flight and not batching.may_send()):
-            await backlog.gathering().wait()
-        else:
-            await self._lead(entry_id, 1)
+        waiting, entry_id = self.gather(data), backlog.last_add_pushed
+        await (self.lead(entry_id, 1) if waiting is None else waiting.wait())
         if backlog.confirmed < entry_id:
             self.check_usable()
         return entry_id
 
-    async def _lead(self, entry_id: int, entries: int) -> None:
+    async def lead(self, entry_id: int, entries: int) -> None:
         """Sends what has gathered, up to this entry, after letting every other task that is ready append too; and waits for it.
 
         A turn of the event loop costs a tenth of a lone append. So while nobody else was seen to append, a task that appends
@@ -229,7 +225,7 @@ class LedgerWriter(WriterContext):
                 batching.lone_appends = 0  # another task appends as well
                 await backlog.gathering().wait()
             elif batching.lone_appends:
-                await self._lead(ids[-1], len(payloads))
+                await self.lead(ids[-1], len(payloads))
             else:
                 batching.lone_appends = 1
                 self._sender.drive()

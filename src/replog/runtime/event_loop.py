@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import trio
 
 from replog.errors import WrongEventLoopError
+from replog.runtime.shared_event import SharedEvent
 
 Call = Callable[[], None]
 
@@ -65,7 +66,7 @@ class Turns:
     def __init__(self) -> None:
         self._next: list[Call] = []
         self._later: list[Call] = []
-        self._wanted = trio.Event()
+        self._wanted = SharedEvent()
         self._host = current_host_loop()
 
     def soon(self, call: Call, *, after_woken: bool = False) -> None:
@@ -86,6 +87,6 @@ class Turns:
             # end.
             calls, self._next, self._later = self._next, self._later, []
             if not self._next:
-                self._wanted = trio.Event()
+                self._wanted = SharedEvent()
             for call in calls:
                 call()
