@@ -179,7 +179,7 @@ COMPARISONS = (
     _cpu("push", "  its CPU for an entry"),
     _rate("extend", "3 bookies, 100 B, extend of 1000", "three", "against", 0.40),
     _cpu("extend", "  its CPU for an entry"),
-    _rate("tasks", "3 bookies, 100 B, 1000 tasks append", "three", "against", 0.15),
+    _rate("tasks", "3 bookies, 100 B, 1000 tasks append", "three", "against", 0.20),
     _cpu("tasks", "  its CPU for an entry"),
     _rate("scan", "scan, 100 B, batches to bytes", "bytes", "against", 0.50),
     _rate("scan", "scan, 100 B, batches to Arrow", "arrow", "against", 1.50),
