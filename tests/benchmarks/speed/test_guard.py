@@ -99,13 +99,13 @@ def test_one_more_copy_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 @untraced
 def test_one_more_turn_of_a_task_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = program.measure("append")
-    append = LedgerWriter.append
+    lead = LedgerWriter.lead
 
-    async def slower(self: LedgerWriter, data: bytes) -> int:
+    async def slower(self: LedgerWriter, entry_id: int, entries: int) -> None:
         await trio.lowlevel.checkpoint()
-        return await append(self, data)
+        await lead(self, entry_id, entries)
 
-    monkeypatch.setattr(LedgerWriter, "append", slower)
+    monkeypatch.setattr(LedgerWriter, "lead", slower)
     assert "steps" in worse_than(before, "append")
 
 
