@@ -89,10 +89,9 @@ class HeldDisk(MemoryDisk):
 class Hosted:
     """A bookie whose event loop must not wait, on a disk in memory."""
 
-    def __init__(self, disk: HeldDisk, server: BookieServer, sync: KernelSync) -> None:
+    def __init__(self, disk: HeldDisk, server: BookieServer) -> None:
         self.disk = disk
         self.server = server
-        self.sync = sync
         self.asker = Asker(server)
 
     def send_lone(self, first: int, size_bytes: int = 100) -> int:
@@ -122,20 +121,20 @@ def any_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def hosted(
-    monkeypatch: pytest.MonkeyPatch, options: BookieOptions = OPTIONS, *, is_refusing: bool = False
+    monkeypatch: pytest.MonkeyPatch, options: BookieOptions = OPTIONS, *, is_guest: bool = True
 ) -> AsyncIterator[Hosted]:
     """A bookie that has committed once, in its thread."""
-    sync = KernelSync(PretendedKernel(is_refusing=is_refusing))
-    monkeypatch.setattr(kernel_commits, "open_kernel_sync", lambda: sync)
+    monkeypatch.setattr(kernel_commits, "open_kernel_sync", lambda: KernelSync(PretendedKernel()))
     disk = HeldDisk()
     storage = open_storage("/st", FilesOptions(), disk=disk)
     async with trio.open_nursery() as nursery:
         host = TrioHost(nursery)
-        use_host_loop(host)
+        if is_guest:
+            use_host_loop(host)
         server = BookieServer(storage, options, lambda event: None)
         try:
             async with server.running():
-                found = Hosted(disk, server, sync)
+                found = Hosted(disk, server)
                 assert await found.ask_lone(0) is Status.OK
                 assert disk.begun == []
                 yield found
@@ -231,7 +230,9 @@ async def test_a_slow_disk_gets_the_thread(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_a_kernel_that_refuses_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch) as bookie:
-        bookie.sync.is_refused = True
+        refusing = KernelSync(PretendedKernel())
+        refusing.is_refused = True
+        monkeypatch.setattr(kernel_commits, "open_kernel_sync", lambda: refusing)
         assert await bookie.ask_lone(1) is Status.OK
         assert bookie.disk.begun == []
 
@@ -250,10 +251,105 @@ async def test_a_full_disk_refuses_as_in_the_thread(monkeypatch: pytest.MonkeyPa
         assert failing == []
 
 
-async def test_there_is_none_without_a_host_or_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    committer: Any = None
-    assert kernel_commits.open_kernel_commits(committer, lambda group: None) is None
-    async with trio.open_nursery() as nursery:
-        use_host_loop(TrioHost(nursery))
+async def test_there_is_none_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch) as bookie:
         monkeypatch.setattr(kernel_commits, "open_kernel_sync", lambda: None)
-        assert kernel_commits.open_kernel_commits(committer, lambda group: None) is None
+        assert await bookie.ask_lone(1) is Status.OK
+        monkeypatch.setattr(kernel_commits, "open_kernel_sync", lambda: pytest.fail("it was asked twice"))
+        assert await bookie.ask_lone(2) is Status.OK
+        assert bookie.disk.begun == []
+
+
+# -- where trio has its thread for itself, and other bookies get the entry next ------------------------------------------
+
+
+INLINE = BookieOptions(close_timeout_s=30.0, commit_inline_when_idle=True)
+
+
+def followed(first: int) -> AddRequest:
+    request = lone(first)
+    request.followed = True
+    return request
+
+
+async def test_what_is_followed_is_left_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
+        assert await bookie.ask_lone(1) is Status.OK
+        assert bookie.disk.begun == [], "nothing else is asked next: it is committed at once"
+        bookie.disk.is_held = True
+        (request_id,) = bookie.asker.send(followed(2))
+        assert bookie.disk.begun == [threading.get_ident()]
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert request_id not in bookie.asker.answers, "it is not durable yet (B1)"
+        bookie.disk.let_go()
+        assert await bookie.until_answered(request_id) == [Status.OK]
+
+
+async def test_without_a_host_only_what_is_followed_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch, is_guest=False) as bookie:
+        assert await bookie.ask_lone(1) is Status.OK
+        assert bookie.disk.begun == []
+        assert await bookie.until_answered(*bookie.asker.send(followed(2))) == [Status.OK]
+        assert len(bookie.disk.begun) == 1
+
+
+async def test_the_last_bookie_looks_at_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No event loop turns meanwhile. A sync that is still under way is seen by the event loop."""
+    async with hosted(monkeypatch, INLINE, is_guest=False) as one, hosted(monkeypatch, INLINE, is_guest=False) as two:
+        (first,) = one.asker.send(followed(1))
+        two.asker.send(lone(1))
+        assert one.asker.answers[first].status is Status.OK
+        one.disk.is_held = True
+        (second,) = one.asker.send(followed(2))
+        (last,) = two.asker.send(lone(2))
+        assert two.asker.answers[last].status is Status.OK
+        assert second not in one.asker.answers
+        one.disk.let_go()
+        assert await one.until_answered(second) == [Status.OK]
+
+
+async def test_the_next_add_finds_that_the_one_before_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B2: that is answered first. A task that appends in a loop may let no event loop look in between."""
+    async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
+        for first in range(1, 5):
+            bookie.asker.send(followed(first))
+        assert bookie.asker.order == [1, 2, 3, 4]
+        (request_id,) = bookie.asker.send(lone(5))
+        assert bookie.asker.order == [1, 2, 3, 4, 5, request_id]
+        assert len(bookie.disk.begun) == 4
+        assert bookie.server.statistics()["commits"] == 6
+
+
+async def test_what_gathers_behind_a_held_sync_goes_on_when_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
+        bookie.disk.is_held = True
+        ids = [bookie.asker.send(each)[0] for each in (followed(1), followed(2), lone(3))]
+        assert bookie.asker.order == [1]
+        bookie.disk.let_go()
+        ids += bookie.asker.send(followed(4))
+        assert await bookie.until_answered(*ids) == [Status.OK] * 4
+        assert bookie.asker.order == [1, *ids]
+
+
+async def test_a_failed_sync_is_found_by_the_next_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B1: that fails, too, as it was accepted upon what is not durable."""
+    async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
+        bookie.disk.is_held = True
+        ids = bookie.asker.send(followed(1))
+        bookie.disk.fail_syncs()
+        bookie.disk.let_go()
+        ids += bookie.asker.send(followed(2))
+        assert await bookie.until_answered(*ids) == [Status.UNKNOWN] * 2
+        assert isinstance(bookie.server.failure, StorageFailedError)
+
+
+async def test_copies_in_the_queue_are_not_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
+        bookie.disk.is_held = True
+        ids = bookie.asker.send(followed(1))
+        bookie.server._commits.queue.is_parted = True
+        bookie.disk.let_go()
+        ids += bookie.asker.send(followed(2))
+        assert ids[0] not in bookie.asker.answers, "the event loop does it"
+        assert await bookie.until_answered(*ids) == [Status.OK] * 2
+        assert bookie.asker.order == [1, *ids]

@@ -22,9 +22,9 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     start = GroupCommit.start
 
-    def noted(self: GroupCommit, *, inline: bool = False, alone: bool = False) -> None:
+    def noted(self: GroupCommit, *, inline: bool = False, alone: bool = False, followed: bool = False) -> None:
         found.append(inline and alone)
-        start(self, inline=inline, alone=alone)
+        start(self, inline=inline, alone=alone, followed=followed)
 
     monkeypatch.setattr(GroupCommit, "start", noted)
     return found

@@ -24,7 +24,7 @@ import trio
 from replog.abc import Reply
 from replog.bookie.calls import StorageCalls
 from replog.bookie.groups import DURABLE, Committer, Group, Work
-from replog.bookie.kernel_commits import KernelCommits, open_kernel_commits
+from replog.bookie.kernel_commits import KernelCommits
 from replog.bookie.queue import CommitQueue
 from replog.errors import StorageError
 from replog.protocol.bookie import Accepted, LedgerOnBookie
@@ -60,7 +60,7 @@ class GroupCommit:
         # True for work; False ends the thread. None for an instant storage, which needs no thread.
         self._wake = None if calls.storage.is_instant else calls.threads.wakes()
         self._soon: Callable[..., object] | None = None  # calls a function in the trio thread
-        self._kernel: KernelCommits | None = None  # while `running` is open, and where there is such a thing
+        self._kernel: KernelCommits | None = None  # while there is a thread
 
     @property
     def is_idle(self) -> bool:
@@ -86,20 +86,20 @@ class GroupCommit:
                 while works := self.queue.take():
                     self._answer(self.committer.process(works))
             return
-        self._kernel = kernel = open_kernel_commits(self.committer, self._kernel_ended)
+        self._kernel = kernel = KernelCommits(self.committer, self._kernel_ended)
         thread = self._calls.threads.start("replog commit", lambda: self._run(wake))
         try:
-            yield
+            async with kernel.running():
+                yield
         finally:
-            if kernel is not None:
-                kernel.pass_on()
-                self.start()
+            kernel.pass_on()
+            self.start()
             wake.put(False)
 
             def end() -> None:
                 # Bounded by the timeout. A thread that the disk keeps for longer is left behind.
                 thread.join(self._timeout_s)
-                if kernel is not None and not thread.is_alive():
+                if not thread.is_alive():
                     kernel.close()
 
             with trio.CancelScope(shield=True):
@@ -112,20 +112,23 @@ class GroupCommit:
         # In the trio thread, so that everything that a machine accepted after a failure has the later epoch.
         self.gathered.append(Work(ledger, accepted, reply, size_bytes, self._epoch, self._clock_s()))
 
-    def start(self, *, inline: bool = False, alone: bool = False) -> None:
+    def start(self, *, inline: bool = False, alone: bool = False, followed: bool = False) -> None:
         """Commits what was put, in the thread. If nothing else is under way and the last commit was fast, two changes of thread
-        are saved: `inline` commits in the caller's thread, `alone` lets the kernel sync where the event loop must not wait."""
+        are saved for what is `alone`: `inline` commits in the caller's thread; the kernel syncs where that must not wait, since
+        it is `followed` by requests to other bookies, or of an event loop that has trio for a guest."""
         kernel = self._kernel
-        if kernel is not None and kernel.is_busy:
-            return  # what gathers meanwhile is the next group
+        if kernel is not None and kernel.is_busy and not self._answers_first(kernel):
+            return
         works, self.gathered = self.gathered, []
         committer = self.committer
         # Two changes of thread cost more than a fast disk. A slow one would stop the event loop.
         if alone and self._works == len(works) and committer.commits and committer.commit_s < _FAST_COMMIT_S:
-            if inline:
+            if inline and not followed:
                 self._answer(committer.process(works))
+                if kernel is not None:
+                    kernel.look_beside()  # their syncs began before this one, and most have ended by now
                 return
-            if kernel is not None and kernel.begin(works):
+            if kernel is not None and kernel.begin(works, is_followed=followed):
                 return
         if self.queue.is_parted:
             self.queue.put(works)
@@ -135,6 +138,15 @@ class GroupCommit:
             self._wake.put(True)
         elif not self._is_drain_scheduled:
             self._schedule_drain()
+
+    def _answers_first(self, kernel: KernelCommits) -> bool:
+        """Answers what the kernel has made durable, if that has ended and the event loop has not looked yet. False if something
+        is under way still, which what has gathered must wait for; or if an answer led to committing that."""
+        # What copies part goes into the queue before the answers, as the event loop does it.
+        group = None if self.queue.is_parted else kernel.take_ended()
+        if group is not None:
+            self._answer(group)
+        return bool(self.gathered) and not kernel.is_busy
 
     def _schedule_drain(self) -> None:
         assert self._soon is not None, "work is started while `running` is open"

@@ -1,9 +1,13 @@
 """Lone commits for an event loop that must not wait for a disk: it writes, and the kernel syncs, without a thread.
 
-Of the commits' thread an event loop hears two changes of thread later, which a lone append waits for. So where trio is a guest of
-another event loop, a small lone commit is written in the loop's thread, which is a copy into the page cache. Its sync is left to
-the kernel (`replog.runtime.kernel_sync`), and the loop watches the descriptor that tells its end. Whatever might wait for the
-disk - large commits, the next journal file, a storage or a system without such syncs - goes to the thread, as before.
+Of the commits' thread an event loop hears two changes of thread later, which a lone append waits for. So a small lone commit is
+written in the loop's thread, which is a copy into the page cache. Its sync is left to the kernel (`replog.runtime.kernel_sync`),
+and the loop watches the descriptor that tells its end. Whatever might wait for the disk - large commits, the next journal file, a
+storage or a system without such syncs - goes to the thread.
+
+It is for two cases: trio is a guest of another event loop, which must never wait; or other bookies in this thread get the same
+entry next. Then the last of these commits in the loop's thread, and when its sync has ended, so have those of most others: they
+are looked at there, and the event loop need not turn.
 
     state      meaning                                       next
     idle       nothing is under way here                     `begin` -> busy
@@ -20,26 +24,40 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
 
 from replog.bookie.groups import BegunGroup, Committer, Group, Work
-from replog.runtime.event_loop import HostLoop, current_host_loop
+from replog.runtime.event_loop import current_host_loop
 from replog.runtime.kernel_sync import KernelSync, open_kernel_sync
+from replog.runtime.nursery import open_service_nursery
 
 _BYTES_MAX = 64 << 10  # more may wait until other pages are written, and takes its time
+
+_begun: trio.lowlevel.RunVar[list[KernelCommits]] = trio.lowlevel.RunVar("replog kernel commits")
 
 
 class KernelCommits:
     """At most one commit whose sync is under way in the kernel. `ended` gets its group, in the event loop's thread."""
 
-    def __init__(self, committer: Committer, host: HostLoop, sync: KernelSync, ended: Callable[[Group], None]) -> None:
+    def __init__(self, committer: Committer, ended: Callable[[Group], None]) -> None:
         self.begun = 0  # commits that were left to the kernel
         self._committer = committer
-        self._sync = sync
         self._ended = ended
+        self._is_guest = current_host_loop() is not None  # of an event loop that must not wait
+        self._beside = _begun_commits()
+        self._sync: KernelSync | None = None  # from its first use on
+        self._nursery: trio.Nursery | None = None  # of `running`, until the sync was opened, or cannot be
         self._group: BegunGroup | None = None
         self._is_left = False
-        self._unwatch = host.watch(sync.descriptor, self._look)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Has the event loop `look` when a sync has ended. Call `pass_on` on leaving."""
+        async with open_service_nursery() as self._nursery:
+            yield
 
     @property
     def is_busy(self) -> bool:
@@ -51,43 +69,93 @@ class KernelCommits:
         """True while a sync is under way that the commits' thread must `wait` for."""
         return self._group is not None and self._is_left
 
-    def begin(self, works: list[Work]) -> bool:
+    def begin(self, works: list[Work], *, is_followed: bool) -> bool:
         """Begins to commit these works. False, and nothing has happened, if the commits' thread must do it."""
-        if self._is_left or self._sync.is_refused or sum(work.size_bytes for work in works) > _BYTES_MAX:
+        if not (is_followed or self._is_guest) or sum(work.size_bytes for work in works) > _BYTES_MAX:
+            return False
+        sync = self._sync or self._opened()
+        if sync is None or sync.is_refused or self._is_left:
             return False
         assert self._group is None, "one sync at a time"
-        self._group = self._committer.begin(works, self._sync)
-        self.begun += self._group is not None
-        return self._group is not None
+        self._group = self._committer.begin(works, sync)
+        if self._group is None:
+            return False
+        self.begun += 1
+        self._beside.append(self)
+        return True
 
-    def _look(self) -> None:
+    def _opened(self) -> KernelSync | None:
+        nursery, self._nursery = self._nursery, None  # it is tried once
+        if nursery is not None and (sync := open_kernel_sync()) is not None:
+            self._sync = sync
+            nursery.start_soon(self._watch, sync.descriptor)
+        return self._sync
+
+    async def _watch(self, descriptor: int) -> None:
+        host = current_host_loop()
+        if host is None:
+            while True:
+                await trio.lowlevel.wait_readable(descriptor)
+                self.look()
+        unwatch = host.watch(descriptor, self.look)
+        try:
+            await trio.sleep_forever()
+        finally:
+            unwatch()
+
+    def look_beside(self) -> None:
+        """As `look`, at those of all bookies in this thread."""
+        for each in tuple(self._beside):
+            each.look()
+
+    def look(self) -> None:
+        """Ends the commit if its sync has ended."""
+        group = self.take_ended()
+        if group is not None:
+            self._ended(group)
+
+    def take_ended(self) -> Group | None:
+        """The group whose sync has ended, if there is one; it is the caller's then."""
         # Nothing is under way if an interrupt struck between the two halves of a beginning: the storage has stopped then.
-        if not self._is_left and self._sync.has_ended() and self.is_busy:
-            self._ended(self._end())
+        if self._is_left or self._sync is None or not self._sync.has_ended() or not self.is_busy:
+            return None
+        self._forget()
+        return self._end()
+
+    def _forget(self) -> None:
+        if self in self._beside:  # else an interrupt struck before it was noted
+            self._beside.remove(self)
 
     def _end(self) -> Group:
         assert self._group is not None, "what ends has begun"
+        assert self._sync is not None, "it was begun"
         begun, self._group = self._group, None
         return self._committer.end(begun, self._sync.outcome())
 
     def pass_on(self) -> None:
         """The bookie is left: nothing is begun any more, and the commits' thread waits for what is under way."""
+        self._nursery = None
         self._is_left = True
-        self._unwatch()
+        self._forget()
 
     def wait(self) -> Group:
         """The group that was passed on, when it has ended. In the commits' thread."""
+        assert self._sync is not None, "something is under way"
         self._sync.wait()
         return self._end()
 
     def close(self) -> None:
         """Gives back what the kernel gave, in a thread: that takes it some milliseconds. Only when nothing is under way."""
         assert self._group is None, "what is under way still needs it"
-        self._sync.close()
+        if self._sync is not None:
+            self._sync.close()
 
 
-def open_kernel_commits(committer: Committer, ended: Callable[[Group], None]) -> KernelCommits | None:
-    """`KernelCommits`; None where trio has its thread for itself, or where the system doesn't sync without a thread."""
-    host = current_host_loop()
-    sync = None if host is None else open_kernel_sync()
-    return None if host is None or sync is None else KernelCommits(committer, host, sync, ended)
+def _begun_commits() -> list[KernelCommits]:
+    """Those of this trio run whose syncs are under way."""
+    try:
+        return _begun.get()
+    except LookupError:
+        begun: list[KernelCommits] = []
+        _begun.set(begun)
+        return begun

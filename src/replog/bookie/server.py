@@ -131,7 +131,8 @@ class BookieServer:
             is_same, self._last_reply = self._last_reply is reply, reply
             last = requests[-1]
             alone = is_same and isinstance(last, AddRequest) and last.alone
-            self._commits.start(inline=self.options.commit_inline_when_idle, alone=alone)
+            followed = alone and last.followed  # type: ignore[union-attr]
+            self._commits.start(inline=self.options.commit_inline_when_idle, alone=alone, followed=followed)
 
     def _accept(self, request: OrderedRequest, reply: Reply, size_bytes: int) -> None:
         if self.mode.is_read_only and (refusal := self._cannot_take(request)) is not None:

@@ -276,9 +276,9 @@ class BatchSender:
                 self._bookie_failed(effect.index, effect.bookie_id, effect.batch)
                 continue
             # A bookie in this thread commits a lone add at once, which holds up the requests to the others: only the last may.
-            batch, alone = effect.batch, is_alone and (effect is last or not channel.shares_thread)
+            batch, is_followed = effect.batch, is_alone and effect is not last and channel.shares_thread
             # Each bookie of a write set gets the same object: a transport encodes its head once.
-            if request is None or request.batch is not batch or request.alone is not alone:
+            if request is None or request.batch is not batch or request.followed is not is_followed:
                 request = AddRequest(
                     next(channel.request_ids),
                     identity.ledger_id,
@@ -287,7 +287,8 @@ class BatchSender:
                     batch,
                     False,
                     b"",
-                    alone,
+                    is_alone,
+                    is_followed,
                 )
             channel.ask(request, on_answer, effect, timeout_s)
 

@@ -56,7 +56,8 @@ class AddRequest:
     confirmed (R5, R11).
 
     `alone` means that the sender waits for nothing else and has nothing more to send: the bookie may make it durable at
-    once, in the caller's thread.
+    once, in the caller's thread. Unless it is `followed`: then other bookies in this thread are asked next, and must not wait
+    meanwhile.
 
     The same request may be sent to several bookies: `frame_head` is where a transport keeps what it made of all but the batch.
     So the sender must not change it any more.
@@ -70,6 +71,7 @@ class AddRequest:
     recovery: bool = False
     proof: bytes = b""
     alone: bool = False
+    followed: bool = False
     frame_head: bytes = attrs.field(default=b"", init=False, eq=False, repr=False)
 
 
