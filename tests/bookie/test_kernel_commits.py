@@ -353,3 +353,13 @@ async def test_copies_in_the_queue_are_not_overtaken(monkeypatch: pytest.MonkeyP
         assert ids[0] not in bookie.asker.answers, "the event loop does it"
         assert await bookie.until_answered(*ids) == [Status.OK] * 2
         assert bookie.asker.order == [1, *ids]
+
+
+async def test_one_that_came_during_a_sync_is_left_to_the_kernel_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
+        bookie.disk.is_held = True
+        ids = [bookie.asker.send(each)[0] for each in (followed(1), lone(2))]
+        bookie.disk.let_go()
+        assert await bookie.until_answered(*ids) == [Status.OK] * 2
+        assert bookie.asker.order == [1, *ids]
+        assert bookie.disk.begun == [threading.get_ident()] * 2

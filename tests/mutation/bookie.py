@@ -309,8 +309,8 @@ MUTANTS = (
         "kernel-forgets-what-gathered",
         "B2",
         "commits.py",
-        "        if self.gathered:\n            self.start()\n        self._answer(group)",
-        "        self._answer(group)",
+        "        if is_lone:\n            self.start(alone=True, followed=True)\n",
+        "",
         "what came while the kernel synced waits until something else comes",
     ),
 )

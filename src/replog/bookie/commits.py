@@ -163,10 +163,13 @@ class GroupCommit:
             self._schedule_drain()
 
     def _kernel_ended(self, group: Group) -> None:
-        # Before the answers: what was put behind this group is in the queue then, which is parted by what is in it.
-        if self.gathered:
+        is_lone = len(self.gathered) == 1 and not self.queue.is_parted
+        if self.gathered and not is_lone:
+            # Before the answers: what was put behind this group is in the queue then, which is parted by what is in it.
             self.start()
         self._answer(group)
+        if is_lone:
+            self.start(alone=True, followed=True)
 
     # -- in the commit thread ---------------------------------------------------------------------------------------
 
