@@ -293,8 +293,8 @@ MUTANTS = (
         "answered-while-it-syncs",
         "B1",
         "kernel_commits.py",
-        "if self._is_left or self._sync is None or not self._sync.has_ended() or not self.is_busy:",
-        "if self._is_left or self._sync is None or self._sync.has_ended() is None or not self.is_busy:",
+        "if self._is_left or self._sync is None or not self._sync.has_ended() or self.group is None:",
+        "if self._is_left or self._sync is None or self._sync.has_ended() is None or self.group is None:",
         "what the kernel still syncs is acknowledged",
     ),
     _mutant(

@@ -117,7 +117,7 @@ class GroupCommit:
         are saved for what is `alone`: `inline` commits in the caller's thread; the kernel syncs where that must not wait, since
         it is `followed` by requests to other bookies, or of an event loop that has trio for a guest."""
         kernel = self._kernel
-        if kernel is not None and kernel.is_busy and not self._answers_first(kernel):
+        if kernel is not None and kernel.group is not None and not self._answers_first(kernel):
             return
         works, self.gathered = self.gathered, []
         committer = self.committer
@@ -125,7 +125,7 @@ class GroupCommit:
         if alone and self._works == len(works) and committer.commits and committer.commit_s < _FAST_COMMIT_S:
             if inline and not followed:
                 self._answer(committer.process(works))
-                if kernel is not None:
+                if kernel is not None and kernel.beside:
                     kernel.look_beside()  # their syncs began before this one, and most have ended by now
                 return
             if kernel is not None and kernel.begin(works, is_followed=followed):
@@ -142,6 +142,8 @@ class GroupCommit:
     def _answers_first(self, kernel: KernelCommits) -> bool:
         """Answers what the kernel has made durable, if that has ended and the event loop has not looked yet. False if something
         is under way still, which what has gathered must wait for; or if an answer led to committing that."""
+        if kernel.is_passed_on:
+            return True  # the thread waits for it
         # What copies part goes into the queue before the answers, as the event loop does it.
         group = None if self.queue.is_parted else kernel.take_ended()
         if group is not None:

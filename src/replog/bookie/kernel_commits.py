@@ -44,13 +44,13 @@ class KernelCommits:
 
     def __init__(self, committer: Committer, ended: Callable[[Group], None]) -> None:
         self.begun = 0  # commits that were left to the kernel
+        self.group: BegunGroup | None = None  # whose sync is under way
+        self.beside = _begun_commits()  # those of all bookies in this thread that are busy
         self._committer = committer
         self._ended = ended
         self._is_guest = current_host_loop() is not None  # of an event loop that must not wait
-        self._beside = _begun_commits()
         self._sync: KernelSync | None = None  # from its first use on
         self._nursery: trio.Nursery | None = None  # of `running`, until the sync was opened, or cannot be
-        self._group: BegunGroup | None = None
         self._is_left = False
 
     @asynccontextmanager
@@ -62,12 +62,12 @@ class KernelCommits:
     @property
     def is_busy(self) -> bool:
         """True while a sync is under way that the event loop watches."""
-        return self._group is not None and not self._is_left
+        return self.group is not None and not self._is_left
 
     @property
     def is_passed_on(self) -> bool:
         """True while a sync is under way that the commits' thread must `wait` for."""
-        return self._group is not None and self._is_left
+        return self.group is not None and self._is_left
 
     def begin(self, works: list[Work], *, is_followed: bool) -> bool:
         """Begins to commit these works. False, and nothing has happened, if the commits' thread must do it."""
@@ -76,12 +76,12 @@ class KernelCommits:
         sync = self._sync or self._opened()
         if sync is None or sync.is_refused or self._is_left:
             return False
-        assert self._group is None, "one sync at a time"
-        self._group = self._committer.begin(works, sync)
-        if self._group is None:
+        assert self.group is None, "one sync at a time"
+        self.group = self._committer.begin(works, sync)
+        if self.group is None:
             return False
         self.begun += 1
-        self._beside.append(self)
+        self.beside.append(self)
         return True
 
     def _opened(self) -> KernelSync | None:
@@ -105,7 +105,7 @@ class KernelCommits:
 
     def look_beside(self) -> None:
         """As `look`, at those of all bookies in this thread."""
-        for each in tuple(self._beside):
+        for each in tuple(self.beside):
             each.look()
 
     def look(self) -> None:
@@ -117,19 +117,19 @@ class KernelCommits:
     def take_ended(self) -> Group | None:
         """The group whose sync has ended, if there is one; it is the caller's then."""
         # Nothing is under way if an interrupt struck between the two halves of a beginning: the storage has stopped then.
-        if self._is_left or self._sync is None or not self._sync.has_ended() or not self.is_busy:
+        if self._is_left or self._sync is None or not self._sync.has_ended() or self.group is None:
             return None
         self._forget()
         return self._end()
 
     def _forget(self) -> None:
-        if self in self._beside:  # else an interrupt struck before it was noted
-            self._beside.remove(self)
+        if self in self.beside:  # else an interrupt struck before it was noted
+            self.beside.remove(self)
 
     def _end(self) -> Group:
-        assert self._group is not None, "what ends has begun"
+        assert self.group is not None, "what ends has begun"
         assert self._sync is not None, "it was begun"
-        begun, self._group = self._group, None
+        begun, self.group = self.group, None
         return self._committer.end(begun, self._sync.outcome())
 
     def pass_on(self) -> None:
@@ -146,7 +146,7 @@ class KernelCommits:
 
     def close(self) -> None:
         """Gives back what the kernel gave, in a thread: that takes it some milliseconds. Only when nothing is under way."""
-        assert self._group is None, "what is under way still needs it"
+        assert self.group is None, "what is under way still needs it"
         if self._sync is not None:
             self._sync.close()
 
