@@ -7,6 +7,7 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import attrs
 import pytest
 
 ROOT = Path(__file__).parent.parent
+COMMITTED_BYTES_MAX = 1 << 20
 SOURCES = {path.relative_to(ROOT / "src").as_posix(): path for path in sorted((ROOT / "src").rglob("*.py"))}
 SOURCES |= {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.glob("plugins/*/src/**/*.py"))}
 PLUGIN_SOURCES = [
@@ -93,6 +95,17 @@ def test_there_are_sources() -> None:
     assert "replog/__init__.py" in SOURCES
     assert "plugins/replog-sqlite/src/replog_sqlite/__init__.py" in SOURCES
     assert PLUGIN_SOURCES
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a clone knows what is committed")
+def test_no_large_file_is_committed() -> None:
+    """A benchmark that is killed leaves gigabytes behind."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if listed.returncode:
+        pytest.skip(f"git does not say what is committed: {listed.stderr}")
+    sizes = {name: (ROOT / name).lstat().st_size for name in listed.stdout.split("\0") if (ROOT / name).is_file()}
+    assert "README.md" in sizes
+    assert_none(f"{name} has {size} bytes" for name, size in sizes.items() if size > COMMITTED_BYTES_MAX)
 
 
 def test_files_are_short() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import pyarrow as arrow
 import trio
 
 import replog
 from replog.errors import LogNotFoundError
 from replog.protocol.model import LedgerMetadata
+from replog.spark.values import ValueEncoder
 
 Value = TypeVar("Value")
 
@@ -57,3 +60,8 @@ def ledgers_of(metastore: str, log: str) -> dict[int, LedgerMetadata]:
         return {each.ledger_id: each for each in found if each.custom.get("log") == log}
 
     return ask(metastore, look)
+
+
+def payloads_of(encoder: ValueEncoder, batch: arrow.RecordBatch) -> list[bytes]:
+    """The entries that an encoder makes of a batch, in one list."""
+    return list(itertools.chain.from_iterable(encoder.parts(batch)))

@@ -21,6 +21,7 @@ from replog.spark.columns import Columns, check_schema, places_of, positions, sc
 from replog.spark.read_options import ReadOptions
 from replog.spark.rows import LogBatchReader
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
+from tests.spark.logs import payloads_of
 
 DIGEST = Digest(DigestType.CRC32C, 7, b"")
 NOON_NS = 1_795_176_000_000_000_000
@@ -130,7 +131,7 @@ def encoded(value_format: ValueFormat, count: int) -> tuple[ValueSchema, list[by
         schema=values.arrow_schema,
     )
     encoder = ValueEncoder(values, "log")
-    return values, encoder.payloads(table.slice(0, 3)) + encoder.payloads(table.slice(3))
+    return values, payloads_of(encoder, table.slice(0, 3)) + payloads_of(encoder, table.slice(3))
 
 
 @pytest.mark.parametrize(("value_format", "entries_of_rows"), [("json", range(8)), ("arrow", [0] * 3 + [1] * 5)])

@@ -17,7 +17,7 @@ from replog.spark.options import SparkOptions
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
 from replog.spark.writing import Attempt, outputs_of, write_partition
 from tests.servers.bookies import Bookies
-from tests.spark.logs import ask
+from tests.spark.logs import ask, payloads_of
 from tests.spark.readers import batch_reader, rows
 
 pytestmark = pytest.mark.needs_spark
@@ -80,7 +80,7 @@ def test_keys_beside_the_rows_of_a_json_log(spark_bookies: Bookies, spark_log: s
     for value_format in (ValueFormat.JSON, ValueFormat.ARROW):
         log = f"{spark_log}-{value_format}"
         people = ValueSchema.of_rows(value_format, StructType().add("id", LongType()))
-        [payload] = ValueEncoder(people, log).payloads(arrow.RecordBatch.from_pydict({"id": [1]}))
+        [payload] = payloads_of(ValueEncoder(people, log), arrow.RecordBatch.from_pydict({"id": [1]}))
 
         async def append(
             client: replog.Client, log: str = log, payload: bytes = payload, values: ValueSchema = people
@@ -128,7 +128,7 @@ def test_rows_that_no_entry_can_be_are_refused() -> None:
     ]
     for row, told in refused:
         with pytest.raises(SchemaMismatchError, match=told):
-            encoder.payloads(arrow.RecordBatch.from_pylist([row], ARROW))
+            payloads_of(encoder, arrow.RecordBatch.from_pylist([row], ARROW))
 
 
 def test_headers_come_as_kafka_has_them() -> None:
@@ -139,8 +139,8 @@ def test_headers_come_as_kafka_has_them() -> None:
     encoder = ValueEncoder(ValueSchema.of_rows(ValueFormat.BINARY, schema), "log")
 
     def payloads(*headers: list[dict[str, Any]] | None) -> list[bytes]:
-        return encoder.payloads(
-            arrow.RecordBatch.from_pylist([{"value": b"v", "headers": each} for each in headers], of_arrow)
+        return payloads_of(
+            encoder, arrow.RecordBatch.from_pylist([{"value": b"v", "headers": each} for each in headers], of_arrow)
         )
 
     one, two = {"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}

@@ -50,6 +50,7 @@ from replog.spark.values import (
     ValueFormat,
     ValueSchema,
 )
+from tests.spark.logs import payloads_of
 
 UTC = datetime.UTC
 ROW_TYPE = StructType().add("x", IntegerType()).add("y", ArrayType(StringType()))
@@ -136,7 +137,7 @@ def test_the_option_knows_the_same_formats() -> None:
 def test_rows_come_back_as_they_were(value_format: ValueFormat, rows: list[dict[str, Any]]) -> None:
     value_schema = ValueSchema.of_rows(value_format, EVERYTHING)
     batch = batch_of(value_schema, rows)
-    payloads = ValueEncoder(value_schema, "log").payloads(batch)
+    payloads = payloads_of(ValueEncoder(value_schema, "log"), batch)
     assert comparable(decoded(value_schema, payloads)) == comparable(batch.to_pylist())
 
 
@@ -159,7 +160,7 @@ def test_json_values_are_spelled_as_documented() -> None:
         "by number": [(1, None)],
         "row": {"x": 1, "y": ["z"]},
     }
-    [payload] = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, [row]))
+    [payload] = payloads_of(ValueEncoder(value_schema, "log"), batch_of(value_schema, [row]))
     assert "ä".encode() in payload
     assert json.loads(payload) == {
         "boolean": True,
@@ -195,7 +196,7 @@ def test_json_of_others_is_read_with_missing_fields_as_null() -> None:
 def test_binary_rows_are_the_entries() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.BINARY, StructType().add("whatever", BinaryType(), nullable=False))
     batch = arrow.RecordBatch.from_pydict({"whatever": arrow.array([b"a", b"", b"c"], arrow.binary())})
-    assert ValueEncoder(value_schema, "log").payloads(batch) == [b"a", b"", b"c"]
+    assert payloads_of(ValueEncoder(value_schema, "log"), batch) == [b"a", b"", b"c"]
     [rows] = ValueDecoder(value_schema).decode("log", batch.column(0), named)
     assert (rows.batch.to_pydict(), rows.first, rows.is_one_entry) == ({"value": [b"a", b"", b"c"]}, 0, False)
     assert value_schema.arrow_schema == arrow.schema([("value", arrow.binary())])
@@ -204,7 +205,7 @@ def test_binary_rows_are_the_entries() -> None:
 def test_an_arrow_entry_is_a_stream_of_about_a_megabyte() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", LongType()).add("y", BinaryType()))
     rows = [{"x": number, "y": bytes(1000)} for number in range(5000)]
-    payloads = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, rows))
+    payloads = payloads_of(ValueEncoder(value_schema, "log"), batch_of(value_schema, rows))
     assert 4 <= len(payloads) <= 6
     assert max(map(len, payloads)) < 1.1 * ENTRY_BYTES_WANTED
     assert arrow.ipc.open_stream(payloads[0]).read_all().column("x").to_pylist()[:3] == [0, 1, 2]
@@ -216,12 +217,12 @@ def test_an_arrow_entry_is_a_stream_of_about_a_megabyte() -> None:
 def test_long_rows_among_short_ones_still_fit_into_entries() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("y", BinaryType()))
     rows = [{"y": b""}] * 60_000 + [{"y": bytes(ENTRY_BYTES_MAX // 3)}] * 5
-    payloads = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, rows))
+    payloads = payloads_of(ValueEncoder(value_schema, "log"), batch_of(value_schema, rows))
     assert max(map(len, payloads)) <= ENTRY_BYTES_MAX
     assert decoded(value_schema, payloads) == rows
     too_long = batch_of(value_schema, [{"y": bytes(ENTRY_BYTES_MAX)}])
     with pytest.raises(PayloadTooLargeError, match="split the row"):
-        ValueEncoder(value_schema, "log").payloads(too_long)
+        payloads_of(ValueEncoder(value_schema, "log"), too_long)
 
 
 def test_batches_of_another_time_zone_fit_the_schema() -> None:
@@ -229,7 +230,7 @@ def test_batches_of_another_time_zone_fit_the_schema() -> None:
     of_spark = arrow.schema([arrow.field("t", arrow.timestamp("us", "Europe/Berlin"), nullable=False)])
     noon = datetime.datetime(2026, 11, 20, 12, tzinfo=UTC)
     batch = arrow.RecordBatch.from_pylist([{"t": noon}], schema=of_spark)
-    assert ValueEncoder(value_schema, "log").payloads(batch) == [b'{"t":"2026-11-20T12:00:00.000000+00:00"}']
+    assert payloads_of(ValueEncoder(value_schema, "log"), batch) == [b'{"t":"2026-11-20T12:00:00.000000+00:00"}']
 
 
 # -- what cannot be written -----------------------------------------------------------------------------------------
@@ -269,14 +270,14 @@ def test_texts_become_entries_of_utf8() -> None:
     assert value_schema.custom() == {FORMAT_KEY: "binary"}
     for of_type in (arrow.string(), arrow.large_string(), arrow.large_binary()):
         batch = arrow.RecordBatch.from_pydict({"text": arrow.array(["", "grün"], arrow.string()).cast(of_type)})
-        assert ValueEncoder(value_schema, "log").payloads(batch) == [b"", "grün".encode()]
+        assert payloads_of(ValueEncoder(value_schema, "log"), batch) == [b"", "grün".encode()]
 
 
 def test_a_null_is_refused_as_an_entry() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.BINARY, StructType().add("value", BinaryType()))
     batch = arrow.RecordBatch.from_pydict({"value": arrow.array([b"a", None], arrow.binary())})
     with pytest.raises(SchemaMismatchError, match=r"'value' is null \(row 1 of a batch\)"):
-        ValueEncoder(value_schema, "log").payloads(batch)
+        payloads_of(ValueEncoder(value_schema, "log"), batch)
 
 
 @pytest.mark.parametrize("value_format", list(ValueFormat))
@@ -285,14 +286,14 @@ def test_batches_of_other_columns_are_refused(value_format: ValueFormat) -> None
     encoder = ValueEncoder(ValueSchema.of_rows(value_format, schema), "log")
     for columns in ({"x": [1.5]}, {"x": [b""], "y": [1]}):
         with pytest.raises(SchemaMismatchError, match="rows with the columns"):
-            encoder.payloads(arrow.RecordBatch.from_pydict(columns))
+            payloads_of(encoder, arrow.RecordBatch.from_pydict(columns))
 
 
 def test_a_timestamp_that_json_cannot_say_names_its_column() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, StructType().add("when", TimestampType()))
     batch = batch_of(value_schema, [{"when": 2**62}])
     with pytest.raises(SchemaMismatchError, match="column 'when'"):
-        ValueEncoder(value_schema, "log").payloads(batch)
+        payloads_of(ValueEncoder(value_schema, "log"), batch)
 
 
 # -- what cannot be read --------------------------------------------------------------------------------------------
@@ -341,9 +342,9 @@ def test_an_entry_that_is_not_a_json_object_is_named(payload: bytes) -> None:
 
 def test_an_entry_of_another_schema_is_named() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", LongType()))
-    [good] = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, [{"x": 1}]))
+    [good] = payloads_of(ValueEncoder(value_schema, "log"), batch_of(value_schema, [{"x": 1}]))
     other_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", IntegerType()))
-    [other] = ValueEncoder(other_schema, "log").payloads(batch_of(other_schema, [{"x": 1}]))
+    [other] = payloads_of(ValueEncoder(other_schema, "log"), batch_of(other_schema, [{"x": 1}]))
     with pytest.raises(SchemaMismatchError, match="position 7:1 has other columns than the log's schema: x int32"):
         decoded(value_schema, [good, other])
     for broken in (b"", b"no arrow", good[: len(good) // 2]):
@@ -437,7 +438,7 @@ def test_added_columns_are_null_in_older_rows(value_format: ValueFormat) -> None
     for writer in schemas:
         written = {name: row[name] for name in writer.schema.names}
         assert writer.check_appendable("log", log) == newest, "one that was begun before goes on"
-        payloads = ValueEncoder(writer, "log").payloads(batch_of(writer, [written]))
+        payloads = payloads_of(ValueEncoder(writer, "log"), batch_of(writer, [written]))
         for reader in readers:
             assert decoded(reader, payloads) == [{name: written.get(name) for name in reader.schema.names}]
 
@@ -471,7 +472,7 @@ def test_columns_are_added_only_on_demand_and_behind_all_others() -> None:
 def test_an_arrow_entry_must_have_the_first_columns() -> None:
     reader, _ = extended_log(ValueFormat.ARROW, StructType().add("z", LongType()))
     short = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", LongType()))
-    [payload] = ValueEncoder(short, "log").payloads(batch_of(short, [{"x": 1}]))
+    [payload] = payloads_of(ValueEncoder(short, "log"), batch_of(short, [{"x": 1}]))
     with pytest.raises(SchemaMismatchError, match="position 7:0 has other columns than the log's schema: x int64"):
         decoded(reader, [payload])
 

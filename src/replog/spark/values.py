@@ -248,10 +248,6 @@ class ValueEncoder:
         self._log_name = log_name
         self._json = JsonWriter(self._schema) if self._format is ValueFormat.JSON else None
 
-    def payloads(self, batch: arrow.RecordBatch) -> list[bytes]:
-        """The entries, in the order of the rows. Raises as `parts`."""
-        return list(itertools.chain.from_iterable(self.parts(batch)))
-
     def parts(self, batch: arrow.RecordBatch) -> list[Sequence[bytes]]:
         """The entries, in the order of the rows, in parts of what a batch holds, or in one. Raises `SchemaMismatchError` for rows
         that are not of the schema, a null among binary values, or what JSON cannot say; `PayloadTooLargeError` for a row that no
@@ -263,7 +259,7 @@ class ValueEncoder:
             return [self._arrow(batch)]
         try:
             return packed(self._json.texts(batch))
-        except MalformedError as error:
+        except (MalformedError, arrow.ArrowException) as error:
             raise SchemaMismatchError(self._log_name, f"{error}; nothing of this task was committed") from error
 
     def _binary(self, batch: arrow.RecordBatch) -> list[Sequence[bytes]]:
