@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from replog.bookie import commits, kernel_commits
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
 from replog.errors import StorageFailedError
-from replog.protocol.messages import AddRequest, Status
+from replog.protocol.messages import AddRequest, Response, Status
 from replog.runtime.event_loop import HostLoop, use_host_loop
 from replog.runtime.kernel_sync import KernelSync
 from replog.testing.disk import MemoryDisk
@@ -363,3 +363,32 @@ async def test_one_that_came_during_a_sync_is_left_to_the_kernel_too(monkeypatch
         assert await bookie.until_answered(*ids) == [Status.OK] * 2
         assert bookie.asker.order == [1, *ids]
         assert bookie.disk.begun == [threading.get_ident()] * 2
+
+
+class Pursuing(Asker):
+    """Sends the next add within the call that brings an answer, as a client does that has more to append."""
+
+    def __init__(self, server: BookieServer) -> None:
+        super().__init__(server)
+        self.following: list[AddRequest] = []
+        self.sent: list[int] = []
+
+    def _answered(self, responses: Sequence[Response]) -> None:
+        super()._answered(responses)
+        if self.following:
+            self.sent += self.send(self.following.pop(0))
+
+
+async def test_an_answer_may_lead_to_committing_what_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B2: then nothing is left to commit, and nothing is lost."""
+    async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
+        bookie.asker = asker = Pursuing(bookie.server)
+        assert await bookie.ask_lone(1) is Status.OK
+        bookie.disk.is_held = True
+        ids = [asker.send(followed(first))[0] for first in (2, 3)]
+        asker.following.append(lone(4))
+        bookie.disk.let_go()
+        assert await bookie.until_answered(*ids) == [Status.OK] * 2
+        assert await bookie.until_answered(*asker.sent) == [Status.OK]
+        assert asker.order[1:] == [*ids, *asker.sent]
+        assert await bookie.ask_lone(5) is Status.OK

@@ -309,8 +309,8 @@ MUTANTS = (
         "kernel-forgets-what-gathered",
         "B2",
         "commits.py",
-        "        if is_lone:\n            self.start(alone=True, followed=True)\n",
-        "",
+        "            self.start(alone=True, followed=True)\n",
+        "            pass\n",
         "what came while the kernel synced waits until something else comes",
     ),
 )

@@ -170,7 +170,7 @@ class GroupCommit:
             # Before the answers: what was put behind this group is in the queue then, which is parted by what is in it.
             self.start()
         self._answer(group)
-        if is_lone:
+        if is_lone and self.gathered:  # else an answer led to committing it
             self.start(alone=True, followed=True)
 
     # -- in the commit thread ---------------------------------------------------------------------------------------

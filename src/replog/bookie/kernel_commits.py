@@ -43,7 +43,6 @@ class KernelCommits:
     """At most one commit whose sync is under way in the kernel. `ended` gets its group, in the event loop's thread."""
 
     def __init__(self, committer: Committer, ended: Callable[[Group], None]) -> None:
-        self.begun = 0  # commits that were left to the kernel
         self.group: BegunGroup | None = None  # whose sync is under way
         self.beside = _begun_commits()  # those of all bookies in this thread that are busy
         self._committer = committer
@@ -80,7 +79,6 @@ class KernelCommits:
         self.group = self._committer.begin(works, sync)
         if self.group is None:
             return False
-        self.begun += 1
         self.beside.append(self)
         return True
 
