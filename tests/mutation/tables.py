@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation import bookie, chunks, client, filling, log, machine, metrics, protocol, repairing, storages
+from tests.mutation import bookie, chunks, client, disks, filling, log, machine, metrics, protocol, repairing, storages
 from tests.mutation.table import SourceMutant
 
 SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
@@ -16,4 +16,5 @@ SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
     "filling": filling.MUTANTS,
     "repairing": repairing.MUTANTS,
     "storages": storages.MUTANTS,
+    "disks": disks.MUTANTS,
 }

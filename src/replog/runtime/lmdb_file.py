@@ -95,6 +95,9 @@ def check_data_file(path: str) -> Meta:
 
 
 def _check(fd: int, head: bytes) -> Meta:
+    # Only the newest page is judged by its trees. When a write of a meta page fails, LMDB gives that page the number of the
+    # transaction before, and leaves the roots of the failed one in it: roots that may lie behind its own last page. LMDB never
+    # follows them, and writes over them at its next commit.
     newest = max(read_metas(head), key=lambda meta: meta.txn_id)
     size_bytes = os.fstat(fd).st_size
     if size_bytes + UNWRITTEN_BYTES_MAX < newest.used_bytes:
@@ -150,9 +153,6 @@ def read_meta(head: bytes, page: int, offset: int) -> Meta:
         raise DataFileDamagedError(f"at {offset}: its LMDB format is {version}, and {_FORMAT} was expected")
     if page_bytes not in _PAGE_BYTES or (offset and page_bytes != offset):
         raise DataFileDamagedError(f"at {offset}: its page size is {page_bytes}")
-    for tree in (free, main):
-        if tree.root != NO_PAGE and not META_PAGES <= tree.root <= last_page:
-            raise DataFileDamagedError(f"at {offset}: the root is page {tree.root} of {last_page + 1}")
     return Meta(page, page_bytes, map_bytes, free, main, last_page, txn_id)
 
 
@@ -161,6 +161,9 @@ def check_roots(fd: int, meta: Meta) -> None:
     for page in (meta.free.root, meta.main.root):
         if page == NO_PAGE:
             continue
+        if not META_PAGES <= page <= meta.last_page:
+            at = meta.page * meta.page_bytes
+            raise DataFileDamagedError(f"at {at}: the root is page {page} of {meta.last_page + 1}")
         offset = page * meta.page_bytes
         found = os.pread(fd, PAGE_HEAD.size, offset)
         if len(found) < PAGE_HEAD.size:

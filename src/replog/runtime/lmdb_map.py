@@ -151,6 +151,15 @@ class LMDBMap:
         self.environment = self._open(self.map_bytes)
         self.map_bytes = int(self.environment.info()["map_size"])
 
+    def mend(self) -> None:
+        """Opens the environment again if LMDB does nothing more with it, not even reads, since a write of a meta page failed.
+        As `reopen`."""
+        try:
+            with self.gate, self.environment.begin():
+                return
+        except lmdb.PanicError:
+            self.reopen()
+
     def clear_stale_readers(self) -> None:
         """Frees the places of readers that died: they keep old pages from being used again."""
         self.environment.reader_check()

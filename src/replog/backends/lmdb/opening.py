@@ -152,6 +152,7 @@ def _settle(lmdb_map: LMDBMap, damaged: Iterable[bytes]) -> None:
     except (lmdb.MapFullError, lmdb.DiskError):
         # Without space for a record, the sync alone makes durable what was read.
         lmdb_map.environment.sync(True)
+        lmdb_map.mend()
 
 
 def _make(disk: Disk, path: str, bookie_id: str) -> None:

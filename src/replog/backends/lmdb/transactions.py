@@ -1,6 +1,7 @@
 """Transactions of an open environment: commits that grow the map, snapshots, and what an error of LMDB means (B1).
 
-A commit that finds the map full is tried again as a whole in a larger map. A commit that fails for any other reason than
+A commit that finds the map full is tried again as a whole in a larger map. After one that finds the disk full, the storage
+goes on: it opens the environment again where LMDB would do nothing more with it. A commit that fails for any other reason than
 space stops the storage. A damaged page of LMDB's own raises the doubt (B8) and leaves the storage serving: other bookies
 have what is behind that page, and the next opening looks at every page.
 """
@@ -22,12 +23,13 @@ from replog.backends.lmdb.directory import BootLock, Former
 from replog.backends.lmdb.opening import RESERVE_BYTES
 from replog.backends.lmdb.records import FORMAT_KEY, format_text
 from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
-from replog.runtime.lmdb_file import DATA_FILE
+from replog.runtime.lmdb_file import DATA_FILE, DataFileDamagedError
 from replog.runtime.lmdb_map import LMDBMap, has_addresses
 
 Answer = TypeVar("Answer")
 
 _META_PAGES = 2
+_NO_COMMIT = 1 << 64
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MAKE_ROOM = "Delete ledgers, or raise map_bytes_max, or make room on the disk"
 
@@ -61,6 +63,7 @@ class Transactions:
         self._mark = mark
         self._lock = lock
         self.page_bytes = int(lmdb_map.environment.stat()["psize"])
+        self._commit_number = _NO_COMMIT  # of the transaction that began to commit, if one did
         self.has_torn_page = False
         self.growths = 0
 
@@ -93,7 +96,7 @@ class Transactions:
         except StorageFullError:
             raise
         except (lmdb.Error, OSError, StorageUncertainError) as error:
-            if self._is_lack_of_space(error):
+            if self._is_lack_of_space(error) and self._is_undone():
                 free = f"{self.disk_free_bytes()} bytes are free"
                 raise StorageFullError(
                     f"disk full: no space left to write to {self._path} ({free}): {error}", _MAKE_ROOM
@@ -111,6 +114,15 @@ class Transactions:
             self._lifecycle.failed(error)
             raise
 
+    def _is_undone(self) -> bool:
+        """Whether nothing is left of the commit that found no space, and the environment can be used again."""
+        try:
+            with self._map.writing:
+                self._map.mend()
+                return int(self._map.environment.info()["last_txnid"]) < self._commit_number
+        except (lmdb.Error, OSError, DataFileDamagedError):
+            return False
+
     def _stop_writing(self) -> StorageFailedError:
         """Stops the storage. What is written below a damaged page may be out of reach when the next opening copies what it can
         read: so nothing more is acknowledged. Plain reads of intact pages go on until somebody writes."""
@@ -123,12 +135,14 @@ class Transactions:
 
     def _try_to_transact(self, work: Callable[[lmdb.Transaction], Answer]) -> Answer:
         with self._map.writing:
+            self._commit_number = _NO_COMMIT
             transaction = self._map.environment.begin(write=True, buffers=True)
             try:
                 answer = work(transaction)
             except BaseException:
                 self._map.abort(transaction)
                 raise
+            self._commit_number = transaction.id()
             # LMDB writes nothing if nothing was changed.
             transaction.commit()
         # A transaction that changed nothing got no number. After the commit, because the mark must not be ahead (B8).

@@ -76,25 +76,30 @@ def _cut_off(fd: int, meta: Meta) -> list[str]:
 def _newest(fd: int, data: str, mark: DurableMark, former: Former) -> tuple[Meta, list[str], bool]:
     """The newest intact meta page, what was lost, and whether the other one has to be made again."""
     intact: list[Meta] = []
-    faults: list[DataFileDamagedError] = []
+    faults: list[
+        tuple[int | None, DataFileDamagedError]
+    ] = []  # with the number of the page's transaction, if it can be read
     for found in read_metas_apart(read_head(fd)):
+        if isinstance(found, DataFileDamagedError):
+            faults.append((None, found))
+            continue
         try:
-            if isinstance(found, DataFileDamagedError):
-                raise found
             check_roots(fd, found)
             intact.append(found)
         except DataFileDamagedError as error:
-            faults.append(error)
+            faults.append((found.txn_id, error))
     if not intact:
-        raise faults[0]
+        raise faults[0][1]
     newest = max(intact, key=lambda meta: meta.txn_id)
+    # A commit that failed leaves a page with an earlier number and wrong roots: LMDB never follows them, and loses nothing.
+    damaged = [error for number, error in faults if number is None or number >= newest.txn_id]
     # LMDB itself takes the other meta page without a word, and with it the state before the last commit.
     reasons: list[str] = []
     if newest.txn_id < mark.position:
         words = f"{data} ends with transaction {newest.txn_id}, and {mark.position} was durable"
-        reasons.append(f"{words}: {faults[0]}" if faults else words)
-    elif faults and not (former in (Former.CLOSED, Former.KILLED) and newest.txn_id == mark.position):
-        reasons.append(f"{data} is damaged {faults[0]}: that may have been its newest state")
+        reasons.append(f"{words}: {faults[0][1]}" if faults else words)
+    elif damaged and not (former in (Former.CLOSED, Former.KILLED) and newest.txn_id == mark.position):
+        reasons.append(f"{data} is damaged {damaged[0]}: that may have been its newest state")
     return newest, reasons, len(intact) < META_PAGES
 
 
