@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from tests.mutation import bookie, chunks, client, disks, filling, log, machine, metrics, protocol, repairing, storages
+from tests.mutation import (
+    bookie,
+    chunks,
+    client,
+    clocks,
+    disks,
+    filling,
+    log,
+    machine,
+    metrics,
+    protocol,
+    repairing,
+    storages,
+)
 from tests.mutation.table import SourceMutant
 
 SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
     "protocol": protocol.MUTANTS,
     "client": client.MUTANTS,
     "chunks": chunks.MUTANTS,
+    "clocks": clocks.MUTANTS,
     "log": log.MUTANTS,
     "machine": machine.MUTANTS,
     "metrics": metrics.MUTANTS,

@@ -51,7 +51,8 @@ class StateMachine:
 
     @property
     def now(self) -> datetime:
-        """The time of the command that is being applied, by the leader's clock, in UTC: the same in every process."""
+        """The machine's time when the command was appended, in UTC: the same in every process. For durations: it may lag behind
+        the time of day (L12)."""
         return datetime.fromtimestamp(self.now_ns / 1e9, UTC)
 
     @property

@@ -1,8 +1,9 @@
 """The entries of a machine's log (format 1), and what callers and the leader say to each other.
 
 An entry, little-endian: format and kind (one byte each), session, sequence, floor (8 bytes each), time in ns since the epoch
-(8 bytes), then the body, which depends on the kind. A request is the same, with a time of 0: the leader sets it. An answer is
-a code (one byte), a segment and an entry id (8 bytes each), then the body.
+(8 bytes), then the body, which depends on the kind. The time is the machine's (L12), or 0 where the writer does not know it. A
+request is the same, with a time of 0: the leader sets it. An answer is a code (one byte), a segment and an entry id (8 bytes
+each), then the body.
 """
 
 from __future__ import annotations

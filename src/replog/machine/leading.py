@@ -7,6 +7,7 @@ Rules:
   any more (L5), so an answer is never older than its question. No lease and no clock decides it.
 - Requests go together: while entries are on their way to the bookies, further ones gather, until they are more than those, or
   those are confirmed. Then they share batches of the log, and reads share one barrier.
+- The time of an entry is the machine's (L12), which begins where the log ends.
 - A leader that fails answers everything that is open with "not the leader": callers repeat it at the next one.
 """
 
@@ -22,6 +23,7 @@ import trio
 from replog.abc import Reply
 from replog.errors import CommandRefusedError, PayloadTooLargeError, ReplogError, UnknownCommandError
 from replog.log.log_writer import LogWriter
+from replog.machine.clock import MachineClock
 from replog.machine.commands import Call
 from replog.machine.core import Core, sessions_of
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
@@ -89,7 +91,7 @@ class Leader:
         self._log = log
         self._nursery = nursery
         self._options = options
-        self._chance = chance
+        self.clock = MachineClock(lambda: core.time_ns, chance)
         self._applied = applied
         self._gathered = _Gathered()
         self._pending: deque[_Pending] = deque()  # pushed
@@ -106,7 +108,7 @@ class Leader:
         if self.error is not None:
             visit.reply([visit.refused()])
             return
-        time_ns = self._chance.time_ns()
+        time_ns = self.clock.now_ns()
         for place, entry in enumerate(requests):
             if entry.kind == _READ:
                 self._gathered.readers.append((visit, place))
@@ -148,7 +150,7 @@ class Leader:
 
     def _push(self, each: _Pending) -> None:
         entry = each.entry
-        entry.time_ns = entry.time_ns or self._chance.time_ns()
+        entry.time_ns = entry.time_ns or self.clock.now_ns()
         try:
             each.position = self._log.push_nowait(entry.encode())
         except trio.WouldBlock:

@@ -30,6 +30,7 @@ from replog.errors import (
 from replog.log.log_writer import LogWriter
 from replog.log.record_batches import RecordBatch
 from replog.machine import snapshots
+from replog.machine.clock import MachineClock
 from replog.machine.core import BeginningGoneError, Core
 from replog.machine.entries import Kind, MachineEntry, decode_entry
 from replog.machine.leading import Leader
@@ -267,10 +268,10 @@ class Member:
                 lead = self._entry(Kind.LEAD)
                 began = await log.append(lead.encode())
                 await self._catch_up(began, log.ledger_id)
-                # The same entry as in the log: its time counts, too, even if this clock goes back now.
                 self.core.apply(began, lead)
+                leader.clock.start()
                 if not self.core.has_begun:
-                    await self._begin(log)
+                    await self._begin(log, leader.clock)
                 self.caught_up.set()
                 self._applied()
                 self.leads_from, self.reception.leader = began, leader
@@ -286,7 +287,7 @@ class Member:
             assert leader.error is not None, "it has ended"
             raise leader.error
 
-    async def _begin(self, log: LogWriter) -> None:
+    async def _begin(self, log: LogWriter, clock: MachineClock) -> None:
         """Writes that the machine begins here. Raises `BeginningGoneError` if it has begun before, and that was trimmed."""
         head = await self._logs.log_metadata(self.name)
         # A log that was deleted keeps its numbers: there, they do not tell whether the new one was trimmed.
@@ -296,11 +297,12 @@ class Member:
             raise BeginningGoneError(
                 f"log {self.name!r} has no beginning: it was trimmed, and this program can read no snapshot of its machine"
             )
-        begin = self._entry(Kind.BEGIN)
+        begin = self._entry(Kind.BEGIN, clock.now_ns())
         self.core.apply(await log.append(begin.encode()), begin)
 
-    def _entry(self, kind: Kind) -> MachineEntry:
-        return MachineEntry(kind, time_ns=current_chance().time_ns(), body=self.member_id.encode())
+    def _entry(self, kind: Kind, time_ns: int = 0) -> MachineEntry:
+        # A leader that has not applied the whole log does not know the time (L12): then it writes none.
+        return MachineEntry(kind, time_ns=time_ns, body=self.member_id.encode())
 
     async def _announce(self, term: int, endpoints: list[Endpoint]) -> None:
         key, value = leader_key(self.name, term), encode_leader(self.member_id, endpoints)
