@@ -15,6 +15,7 @@ from replog.client.ledger_writer import LedgerWriter
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import (
     AddTimeoutError,
+    ClockMismatchError,
     ClosedError,
     CommandFailedError,
     CommandRefusedError,
@@ -100,6 +101,7 @@ __all__ = [
     "BookieOptions",
     "Client",
     "ClientOptions",
+    "ClockMismatchError",
     "ClosedError",
     "CommandFailedError",
     "CommandId",

@@ -330,8 +330,8 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         """Makes a log forget these transactions, and those that were committed longer ago than `older_than_s`; returns their ids.
 
         A log never forgets one by itself, and has room for 1000 of jobs and 1000 of streams. A job or stream that repeats a
-        transaction after it was retired writes its rows again. Raises `LogNotFoundError`, `ConfigError`, `MetastoreError`. If
-        it raises or is cancelled, they may be retired or not; retiring again is harmless."""
+        transaction after it was retired writes its rows again. Raises `LogNotFoundError`, `ConfigError`, `MetastoreError`;
+        `ClockMismatchError`: none is retired. Else if it raises or is cancelled, they may be; retiring again is harmless."""
         return await appending.retire(name, transaction_ids, older_than_s, self._ledgers, self._log_driver)
 
     async def sweep_log(self, name: str, *, grace_s: float = 86400.0, job: str | None = None) -> list[int]:
@@ -341,8 +341,8 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         a job can never commit afterwards. With `job`, it deletes only ledgers of that job, whatever their age. Ledgers of
         leaders are never deleted. Records of cursors whose deletion was cut short go, too.
 
-        Raises `MetastoreError`, `ConfigError`. If it raises or is cancelled, some are deleted, and some jobs given up;
-        sweeping again is harmless."""
+        Raises `MetastoreError`, `ConfigError`; `ClockMismatchError` if no job was given up by age, as bookies do not confirm this
+        clock. If it raises or is cancelled, some are deleted, and some jobs given up; sweeping again is harmless."""
         deleted = await sweeping.sweep(name, grace_s, job, self._ledgers, self._log_driver)
         await self._cursors.sweep(name)
         return deleted
@@ -364,10 +364,10 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         the log begins now.
 
         A ledger stays, with all that follow it, while the log's record does not say its size or when its last entry was sent;
-        the last one always stays. A time is by the clock of its writer, and now by this client's.
+        the last one always stays. A time is by the clock of its writer, and now by this client's, if bookies confirm it (L3a).
 
-        Raises `TrimBlockedError`, which names the cursor that needs more, after it has trimmed what is before that;
-        `LogNotFoundError`, `ConfigError`, `MetastoreError`. If it raises or is cancelled, calling again is harmless."""
+        Raises, after trimming what may go, `TrimBlockedError` with the cursor that needs more, or `ClockMismatchError` with the
+        clocks or the segment in doubt; `LogNotFoundError`, `ConfigError`, `MetastoreError`. Calling again is always harmless."""
         kept = Retention(age=age, size_bytes=size_bytes, committed=committed)
         return await retain(name, kept, self._ledgers, self._log_driver, self._cursors)
 

@@ -9,7 +9,7 @@ from replog.client.ledgers import Ledgers
 from replog.config import names_in
 from replog.log.log_records import LogRecords
 from replog.log.producers import ProducerRecords
-from replog.log.since import time_ms_before
+from replog.log.right_time import time_ms_before
 from replog.protocol.producers import KnownProducer
 
 
@@ -39,9 +39,9 @@ class ProducerVerbs(ABC):
 
         A log has room for 1000, and never forgets one by itself. An append that repeats an id of a producer that was retired
         appends the entry again. They are those of `log_producers`; one that appends meanwhile may stay. Raises
-        `LogNotFoundError`, `ConfigError`, `MetastoreError`. If it raises or is cancelled, they may be retired or not; retiring
-        again is harmless."""
+        `LogNotFoundError`, `ConfigError`, `MetastoreError`; `ClockMismatchError` if bookies do not confirm this client's clock:
+        then none is retired. After another error, or if cancelled, they may be retired or not; retiring again is harmless."""
         names = names_in("producers", producers)
-        before_ms = time_ms_before(older_than_s, self._ledgers.chance.time_ms())
+        before_ms = await time_ms_before(older_than_s, name, self._ledgers, self._logs)
         head, _ = await self._logs.get(name)
         return await ProducerRecords(self._ledgers).retire(head, frozenset(names), before_ms)

@@ -12,6 +12,7 @@ import trio
 from replog.bookie.maintenance import Maintenance
 from replog.errors import MetastoreError, StorageError
 from replog.protocol.messages import AdminCommand, Status
+from replog.runtime.chance import current_chance
 from replog.runtime.installed import replog_version
 from replog.runtime.latencies import LatencyHistogram
 
@@ -36,6 +37,7 @@ class Administration:
     def __init__(self, bookie: _Looked, maintenance: Maintenance) -> None:
         self._bookie = bookie
         self._maintenance = maintenance
+        self._chance = current_chance()
 
     async def perform(self, command: AdminCommand) -> tuple[Status, str]:
         """The status and the JSON object to answer with; with UNKNOWN what went wrong."""
@@ -67,5 +69,6 @@ class Administration:
         return {
             **self._bookie.statistics(),
             "version": replog_version(),
+            "time_ms": self._chance.time_ms(),  # by which clients judge their own clocks (L3a)
             "latencies": {name: each.to_json() for name, each in self._bookie.latencies().items()},
         }

@@ -93,45 +93,57 @@ class RemoteBookie:
             raise self._nonsense(f"it tells no damage: {error!r}") from error
 
     async def _ask(self, command: AdminCommand, timeout_s: float) -> dict[str, Any]:
-        answers: list[Answer] = []
-        came = trio.Event()
-
-        def on_answer(answer: Answer, _context: object) -> None:
-            answers.append(answer)
-            came.set()
-
-        with trio.move_on_after(timeout_s):
-            channel = await self._connections.connect(self.bookie_id)
-            channel.ask(AdminRequest(next(channel.request_ids), command), on_answer, None, timeout_s)
-            await came.wait()
-        # Also one that came as the time ran out: it says more than a timeout.
-        for answer in answers:
-            if isinstance(answer, BookieError):
-                raise answer
-            return self._read(command, answer)
-        advice = "it hangs, or is very busy" if command is AdminCommand.STATISTICS else "it may be under way there"
-        problem = f"no answer to {_said(command)} within {timeout_s:g} s: {advice}"
-        raise BookieUnreachableError(self.bookie_id, problem)
-
-    def _read(self, command: AdminCommand, answer: Response) -> dict[str, Any]:
-        if answer.status is Status.TOO_BUSY:
-            raise BookieTooBusyError(self.bookie_id, f"{_said(command)}: {answer.detail}")
-        if answer.status is Status.UNAUTHORIZED:
-            problem = answer.detail or "this client may not ask for that: use the credentials of an administrator"
-            raise AdministrationError(self.bookie_id, f"{_said(command)}: {problem}")
-        if answer.status is not Status.OK:
-            problem = answer.detail or f"it answered {answer.status.name}"
-            raise AdministrationError(self.bookie_id, f"{_said(command)}: {problem}")
-        try:
-            found = json.loads(answer.detail)
-        except (ValueError, RecursionError) as error:
-            raise self._nonsense(f"{_said(command)}: its answer is not JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise self._nonsense(f"{_said(command)}: its answer is not a JSON object")
-        return found
+        return await ask_bookie(self.bookie_id, self._connections, command, timeout_s)
 
     def _nonsense(self, problem: str) -> AdministrationError:
-        return AdministrationError(self.bookie_id, f"{problem}; use the version of replog that the bookie runs")
+        return _nonsense(self.bookie_id, problem)
+
+
+async def ask_bookie(
+    bookie_id: str, connections: Connections, command: AdminCommand, timeout_s: float
+) -> dict[str, Any]:
+    """The JSON object with which a bookie answers. Raises as the calls of `RemoteBookie`."""
+    answers: list[Answer] = []
+    came = trio.Event()
+
+    def on_answer(answer: Answer, _context: object) -> None:
+        answers.append(answer)
+        came.set()
+
+    with trio.move_on_after(timeout_s):
+        channel = await connections.connect(bookie_id)
+        channel.ask(AdminRequest(next(channel.request_ids), command), on_answer, None, timeout_s)
+        await came.wait()
+    # Also one that came as the time ran out: it says more than a timeout.
+    for answer in answers:
+        if isinstance(answer, BookieError):
+            raise answer
+        return _read(bookie_id, command, answer)
+    advice = "it hangs, or is very busy" if command is AdminCommand.STATISTICS else "it may be under way there"
+    problem = f"no answer to {_said(command)} within {timeout_s:g} s: {advice}"
+    raise BookieUnreachableError(bookie_id, problem)
+
+
+def _read(bookie_id: str, command: AdminCommand, answer: Response) -> dict[str, Any]:
+    if answer.status is Status.TOO_BUSY:
+        raise BookieTooBusyError(bookie_id, f"{_said(command)}: {answer.detail}")
+    if answer.status is Status.UNAUTHORIZED:
+        problem = answer.detail or "this client may not ask for that: use the credentials of an administrator"
+        raise AdministrationError(bookie_id, f"{_said(command)}: {problem}")
+    if answer.status is not Status.OK:
+        problem = answer.detail or f"it answered {answer.status.name}"
+        raise AdministrationError(bookie_id, f"{_said(command)}: {problem}")
+    try:
+        found = json.loads(answer.detail)
+    except (ValueError, RecursionError) as error:
+        raise _nonsense(bookie_id, f"{_said(command)}: its answer is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise _nonsense(bookie_id, f"{_said(command)}: its answer is not a JSON object")
+    return found
+
+
+def _nonsense(bookie_id: str, problem: str) -> AdministrationError:
+    return AdministrationError(bookie_id, f"{problem}; use the version of replog that the bookie runs")
 
 
 def _damage(ledger_id: int, stamp: int, first_entry_id: int, last_entry_id: int, description: str) -> Damage:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import trio
 
 from replog.client.channel import Answer
+from replog.client.clocks import Clocks
 from replog.client.completing import LedgerCompletion
 from replog.client.connections import Connections
 from replog.client.draining import watch_draining
@@ -53,6 +54,7 @@ class Ledgers:
         self.observe = observe
         self.records = context.records
         self.chance = context.chance
+        self.clocks = Clocks(context.connections, context.chance)
         self.jobs = JobRecords(context.records, lambda: self.chance.time_ms())
         self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
         self._nursery = nursery

@@ -55,6 +55,7 @@ from replog.errors.ledgers import (
     WriteQuorumError,
 )
 from replog.errors.logs import (
+    ClockMismatchError,
     CursorError,
     CursorLostError,
     CursorNotFoundError,
@@ -119,6 +120,7 @@ __all__ = [
     "BookieRefusedError",
     "BookieTooBusyError",
     "BookieUnreachableError",
+    "ClockMismatchError",
     "ClosedError",
     "CommandFailedError",
     "CommandRefusedError",

@@ -66,6 +66,19 @@ class TooManyLedgersError(LogError):
         self.ledgers_max = ledgers_max
 
 
+class ClockMismatchError(LogError):
+    """Something was to be dropped or forgotten by age, and clocks contradict each other: bookies do not confirm this client's
+    clock, it has jumped, or the times of a segment cannot be right. Has `bookies`, whose clocks differ or are unknown, and
+    `segment`, or None.
+
+    Retry: after correcting the clock; for a segment, as the message says. Outcome: nothing was dropped or forgotten by age."""
+
+    def __init__(self, log_name: str, message: str, bookies: Iterable[str] = (), segment: int | None = None) -> None:
+        super().__init__(log_name, message)
+        self.bookies = tuple(bookies)
+        self.segment = segment
+
+
 class DuplicateError(LogError):
     """An id, of `producer` with `sequence`, is below what the log remembers of it: up to `forgotten`, it knows only that this
     sequence or a later one was written.

@@ -12,7 +12,7 @@ from replog.config import check_seconds, names_in
 from replog.config.client import UNBOUNDED
 from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedError
 from replog.log.log_driver import NO_WRITERS, LogDriver
-from replog.log.since import time_ms_before
+from replog.log.right_time import time_ms_before
 from replog.protocol.appending import Addition, Claim, LogAppending
 from replog.protocol.model import Position, Segment, Transaction
 from replog.protocol.retiring import LogRetiring
@@ -78,7 +78,7 @@ async def retire(
     """Makes a log forget transactions; returns their ids. Raises as `Client.retire_transactions`."""
     log_key_path(name)
     ids = names_in("transaction_ids", transaction_ids)
-    before_ms = time_ms_before(older_than_s, ledgers.chance.time_ms())
+    before_ms = await time_ms_before(older_than_s, name, ledgers, driver.records)
     machine = LogRetiring(name, frozenset(ids), before_ms, ledgers.chance.token())
     machine.start()
     await driver.drive(machine, NO_WRITERS, b"")

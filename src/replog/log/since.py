@@ -18,21 +18,12 @@ from datetime import UTC, datetime, timedelta
 
 from replog.client.ledger_reader import LedgerRangeReader
 from replog.client.ledgers import Ledgers
-from replog.config import check_seconds
 from replog.errors import ConfigError, EntryNotFoundError, LedgerNotFoundError, LedgerTrimmedError, TrimmedError
 from replog.log.log_reader import LogReader
 from replog.log.log_records import LogRecords
 from replog.protocol.model import LedgerMetadata, LedgerState, Position, Segment
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def time_ms_before(older_than_s: float | None, now_ms: int) -> int:
-    """The time so long ago, in ms since the epoch; 0 for None. Raises `ConfigError`."""
-    if older_than_s is None:
-        return 0
-    check_seconds("older_than_s", older_than_s)
-    return int(now_ms - 1000 * older_than_s)
 
 
 def time_ns_of(since: datetime | timedelta, now_ns: int) -> int:

@@ -5,7 +5,8 @@ or lost a race are left over, and all ledgers of a job that was killed. A sweep 
 their job
 
 - has other ledgers in the log's record, or wrote one of the last that the log names: then it has added all that it wanted;
-- is given up now, because the caller says so, or because its youngest ledger is older than the grace;
+- is given up now, because the caller says so, or because its youngest ledger is older than the grace, and bookies confirm this
+  client's clock (L3a);
 - was ended already, by a sweep that did not finish.
 
 Ledgers without a job's name belong to leaders. A sweep finishes what other clients left unfinished of them, as trims and
@@ -24,10 +25,12 @@ from collections.abc import Iterable
 from replog.client.job_records import RegisteredJob
 from replog.client.ledgers import Ledgers
 from replog.config import check_seconds
-from replog.errors import ConfigError, LedgerNotFoundError
+from replog.errors import ClockMismatchError, ConfigError, LedgerNotFoundError
 from replog.log.catalog import finish
 from replog.log.checking import AT_ONCE, JOB_KEY
 from replog.log.log_driver import NO_WRITERS, PENDING_KEPT_S, LogDriver
+from replog.log.right_time import clock_refusal
+from replog.protocol.model import LogMetadata
 from replog.protocol.sweeping import LogSweeping
 from replog.records.paths import BEGUN_WORD, job_key_path, log_key_path
 from replog.runtime.nursery import for_each
@@ -61,7 +64,9 @@ class _Sweep:
         self._ledgers = ledgers
         self._driver = driver
         self._jobs = ledgers.jobs
-        self._now_ms = ledgers.chance.time_ms()
+        self._reading = ledgers.clocks.read()
+        self._now_ms = self._reading.time_ms
+        self._refusal: ClockMismatchError | None = None  # why no job was given up by its age
 
     async def sweep(self, keys: list[str], grace_s: float | None) -> tuple[int, ...]:
         """Sweeps the jobs with these keys that have ended; without a grace, all of them are given up. Returns what it deleted."""
@@ -78,17 +83,16 @@ class _Sweep:
         head, _ = await self._driver.records.head(self._name)
         listed = frozenset(segment.ledger_id for segment in head.segments) if head is not None else frozenset()
         ended: list[RegisteredJob] = []
+        old: list[RegisteredJob] = []
 
         async def judge(job: RegisteredJob) -> None:
-            if (
-                grace_s is None
-                or job.is_ended
-                or not listed.isdisjoint(job.ledger_ids)
-                or await self._is_old(job, grace_s)
-            ):
+            if grace_s is None or job.is_ended or not listed.isdisjoint(job.ledger_ids):
                 ended.append(job)
+            elif await self._is_old(job, grace_s):
+                old.append(job)
 
         await for_each(judge, found, AT_ONCE)
+        ended += old if not grace_s or await self._is_clock_right(old, head) else ()
         # An earlier sweep forgot the ledgers that a job added: then only these themselves say whose they are.
         undecided = [job for job in found if job not in ended and job.ledger_ids]
         if undecided and head is not None:
@@ -103,7 +107,19 @@ class _Sweep:
                 await self._jobs.end(job.key)
         deleted = await self._delete(tuple(sorted(victims)))
         await for_each(lambda job: self._forget(job, named), ended, AT_ONCE)
+        if self._refusal is not None:
+            raise self._refusal
         return deleted
+
+    async def _is_clock_right(self, old: list[RegisteredJob], head: LogMetadata | None) -> bool:
+        """False if these jobs may be old only by this client's clock (L3a)."""
+        named = head.segments[-1:] if head is not None else ()
+        known = [segment.ledger_id for segment in named] or [job.ledger_ids[-1] for job in old if job.ledger_ids]
+        if not old or not known:
+            return True  # a job without ledgers loses none
+        outcome = "No job was given up by its age"
+        self._refusal = await clock_refusal(self._name, known[-1], self._reading, self._ledgers, outcome)
+        return self._refusal is None
 
     async def _is_old(self, job: RegisteredJob, grace_s: float) -> bool:
         """True if the youngest ledger of a job is older than the grace."""
