@@ -27,6 +27,7 @@ from replog.abc import (
     Reply,
     RequestHandler,
     ResponseReceiver,
+    Sighting,
     Storage,
     StoredRange,
     Transport,
@@ -117,6 +118,12 @@ class FaultyStorage(Storage):
     def settle_doubt(self, found: Doubt, left: Doubt) -> None:
         if self.doubts == found:
             self.doubts = left
+
+    def sighting(self) -> Sighting:
+        return self.inner.sighting()
+
+    def keep_sighting(self, sighting: Sighting) -> None:
+        self.inner.keep_sighting(sighting)
 
     def statistics(self) -> Mapping[str, float]:
         return self.inner.statistics()

@@ -181,7 +181,7 @@ def test_closing_the_loop_during_a_commit_ends_the_commit_thread(tmp_path: Path)
 
         loop = asyncio.new_event_loop()
         appending = loop.run_until_complete(append())
-        assert begun.wait(60)
+        assert loop.run_until_complete(loop.run_in_executor(None, begun.wait, 60))
         (thread,) = [each for each in threading.enumerate() if each.name == "replog commit"]
         loop.close()
         goes_on.set()

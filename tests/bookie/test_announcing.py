@@ -212,8 +212,9 @@ async def test_a_key_that_nobody_announces_is_named(autojump_clock: trio.testing
         (bookie,) = world.bookies
         await bookie.kill()
         key = announcement_key(bookie.bookie_id, read_only=False)
-        world.metastore = FaultyMetastore(Leased())
-        await world.metastore.create(f"{COOKIES_KEY}/{bookie.bookie_id}", b'{"format": 1}')
+        former, world.metastore = world.metastore, FaultyMetastore(Leased())
+        for known in (f"{COOKIES_KEY}/{bookie.bookie_id}", "ledgers"):
+            await world.metastore.create(known, (await former.get(known)).value)
         await world.metastore.create(key, b"what somebody put there")
         with pytest.raises(StorageInUseError, match=f"nobody who is seen to live.*{key}"):
             await bookie.start()

@@ -56,7 +56,7 @@ class Bookie(Asker):
         return await self.one(CopyRequest, key, term, batch, recovery=True, stored_key=stored_key)
 
     async def holding(self, first: int = 0, last: int = 99, key: bytes = b"", stamp: int = 1) -> Holding:
-        answer = await self.one(RangesRequest, key, stamp, first, last)
+        answer = await self.one(RangesRequest, key, stamp, first, last, STORED_KEY)
         assert answer.status is Status.OK
         return decode_holding(answer.detail, RangesRequest(1, LEDGER, key, stamp, first, last))
 
@@ -78,7 +78,7 @@ async def test_ranges_tell_what_is_held() -> None:
         assert await bookie.holding(stamp=2) == Holding((), 99)
         assert (await bookie.one(RangesRequest, OTHER_KEY, 1, 0, 9)).status is Status.UNAUTHORIZED
         for first, last in ((5, 4), (-1, 4)):
-            answer = await bookie.one(RangesRequest, b"", 1, first, last)
+            answer = await bookie.one(RangesRequest, b"", 1, first, last, STORED_KEY)
             assert answer.status is Status.BAD_REQUEST
             assert "of ledger 7: none" in answer.detail
 
@@ -90,11 +90,11 @@ async def test_copies_are_read_by_role_or_by_key() -> None:
         for batch in batches:
             await bookie.add(batch)
         for key in (b"", KEY):
-            answer = await bookie.one(CopyReadRequest, key, 1, 1, 1 << 20)
+            answer = await bookie.one(CopyReadRequest, key, 1, 1, 1 << 20, STORED_KEY)
             assert (answer.status, list(answer.batches)) == (Status.OK, batches)
         assert (await bookie.one(CopyReadRequest, OTHER_KEY, 1, 1, 1 << 20)).status is Status.UNAUTHORIZED
         assert (await bookie.one(ReadRequest, b"", 1, 1, 1 << 20)).status is Status.UNAUTHORIZED
-        assert (await bookie.one(CopyReadRequest, b"", 9, 1, 1 << 20)).status is Status.NO_ENTRY
+        assert (await bookie.one(CopyReadRequest, b"", 9, 1, 1 << 20, STORED_KEY)).status is Status.NO_ENTRY
 
 
 async def test_copy_gives_an_unknown_ledger_its_key_and_fence() -> None:
@@ -151,7 +151,7 @@ async def test_a_repeated_copy_changes_nothing_and_others_conflict() -> None:
         for _ in range(2):
             assert (await bookie.copy(batch)).status is Status.OK
         assert (await bookie.copy(other)).status is Status.CONFLICT
-        assert list((await bookie.one(CopyReadRequest, b"", 0, 1, 1)).batches) == [batch]
+        assert list((await bookie.one(CopyReadRequest, b"", 0, 1, 1, STORED_KEY)).batches) == [batch]
 
 
 async def test_damaged_copy_is_refused() -> None:
@@ -185,7 +185,7 @@ async def test_copy_mends_what_is_damaged(digest_type: DigestType) -> None:
         assert await bookie.add(batch) is Status.UNKNOWN
         assert (await bookie.copy(batch)).status is Status.OK
         assert storage.rotten == []
-        assert list((await bookie.one(CopyReadRequest, b"", 1, 1, 1)).batches) == [batch]
+        assert list((await bookie.one(CopyReadRequest, b"", 1, 1, 1, STORED_KEY)).batches) == [batch]
 
 
 async def test_bookie_in_doubt_takes_copies_and_says_so() -> None:

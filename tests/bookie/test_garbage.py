@@ -31,6 +31,9 @@ def _always_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "UNLISTED_MAX", 0)
 
 
+GUARD_RAISES = ["check", "check", "raise"]  # its own cookie is read, and read again to be changed (B6a)
+
+
 class Watched:
     """One bookie with ledgers, and the order of what a pass asks for."""
 
@@ -66,7 +69,10 @@ def watch(one: Watched) -> None:
     storage.ledger_ids = ledger_ids  # type: ignore[method-assign]
 
     def choose(operation: str, key: str) -> Fault | None:
-        one.asked.append(operation if operation == "children" else f"{operation} {key}")
+        if key.startswith("cookies/"):
+            one.asked.append("check" if operation == "get" else "raise")
+        elif key not in ("next-ledger-id", "ledgers", "long-ledgers"):
+            one.asked.append(operation if operation == "children" else f"{operation} {key}")
         return None
 
     one.world.metastore._choose = choose
@@ -83,8 +89,9 @@ async def test_first_the_snapshot_then_the_listing_then_each_candidate(
         assert one.asked[0] == "snapshot"
         assert one.asked.count("snapshot") == 1
         looked_up = [f"get {ledger_key_path(each)}" for each in (kept, gone)]
-        expected = looked_up if unlisted_max else ["children", looked_up[1]]  # only what the listing lacks
-        assert one.asked[1:] == expected
+        listed = looked_up if unlisted_max else ["children"]  # then only what the listing lacks
+        again = looked_up[1:] if not unlisted_max else []
+        assert one.asked[1:] == [*GUARD_RAISES, *listed, *again, "check"], "the guard is asked last (B6a)"
         assert one.bookie.storage.ledger_ids() == [kept]
 
 
@@ -250,7 +257,7 @@ async def test_a_pass_lists_each_leaf_once(elsewhere: int, autojump_clock: trio.
         await many.exist({*here, *range(7, 40_000, 40_000 // elsewhere if elsewhere else 40_000)})
         watch(one)
         assert await one.collect() == []
-        assert one.asked == ["snapshot", *["children"] * 5]
+        assert one.asked == ["snapshot", *GUARD_RAISES, *["children"] * 5]
 
 
 async def test_a_bookie_with_few_ledgers_reads_only_those(autojump_clock: trio.testing.MockClock) -> None:
@@ -262,7 +269,7 @@ async def test_a_bookie_with_few_ledgers_reads_only_those(autojump_clock: trio.t
         watch(one)
         assert await one.collect() == []
         expected = ["children", *(f"get {ledger_key_path(each)}" for each in here if not 20_000 <= each < 30_000)]
-        assert one.asked == ["snapshot", *expected]
+        assert one.asked == ["snapshot", *GUARD_RAISES, *expected]
 
 
 async def test_garbage_is_dropped_some_at_a_time(autojump_clock: trio.testing.MockClock) -> None:

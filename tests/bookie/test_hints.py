@@ -115,7 +115,7 @@ async def test_hints_are_looked_up_at_a_bounded_rate(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many a client sends, the metastore is asked a few times in a second, and memory stays bounded."""
-    monkeypatch.setattr(hints, "ROUND_MAX", 3)
+    monkeypatch.setattr(hints, "DROPS_MAX", 3)
     monkeypatch.setattr(hints, "WAITING_MAX", 20)
     async with one_bookie() as (world, client, bookie):
         ids = [await write(client) for _ in range(30)]

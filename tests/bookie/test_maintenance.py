@@ -219,14 +219,14 @@ async def test_ledgers_that_a_failing_pass_dropped_are_counted(autojump_clock: t
 
         def choose(operation: str, key: str) -> Fault | None:
             asked.extend([key] if operation == "get" else [])
-            return Fault.UNAVAILABLE if operation == "get" and len(asked) == 20 else None
+            return Fault.UNAVAILABLE if operation == "get" and len(asked) == 35 else None
 
         one.world.metastore._choose = choose
         with pytest.raises(MetastoreError):
             await one.served.collect_garbage()
         await trio.sleep(1)  # drops that were under way happen all the same
         left = one.storage.ledger_ids()
-        assert 30 - 20 < len(left) < 30
+        assert 0 < len(left) < 30
         assert one.count("ledgers_collected") == 30 - len(left)
         assert one.count("garbage_collection_failures") == 1
 

@@ -183,15 +183,15 @@ GOLDEN = [
     Golden(
         "copy-read",
         24,
-        struct.pack("<qqqq", 7, 11, 2, 1 << 20) + KEY,
+        struct.pack("<qqqq", 7, 11, 2, 1 << 20) + KEY + bytes(32),
         CopyReadRequest(14, 7, KEY, 11, 2, 1 << 20),
         request_id=14,
     ),
     Golden(
         "ranges",
         25,
-        struct.pack("<qqqq", 7, 1, 0, 99) + bytes(32),
-        RangesRequest(15, 7, b"", 1, 0, 99),
+        struct.pack("<qqqq", 7, 1, 0, 99) + bytes(32) + KEY,
+        RangesRequest(15, 7, b"", 1, 0, 99, KEY),
         request_id=15,
     ),
     Golden(
@@ -344,6 +344,17 @@ def test_an_announcement_of_a_bookie_that_drains() -> None:
             decode_address("bookies/bookie-7", json.dumps({**json.loads(data), name: value}).encode())
 
 
+def test_an_announcement_of_a_bookie_that_doubts_its_metastore() -> None:
+    data = (HERE / "bookie-announcement-v1-doubting.json").read_bytes()
+    problem = "its next ledger id is 5, and had been 21"
+    address = BookieAddress((), read_only=True, problem=problem, doubts_metastore=True, ledgers_below=21)
+    assert encode_address(address) + b"\n" == data
+    assert decode_address("read-only-bookies/bookie-7", data) == address
+    for name, value in (("doubts_metastore", 1), ("ledgers_below", -1), ("ledgers_below", "21")):
+        with pytest.raises(MetastoreCorruptError, match=name):
+            decode_address("bookies/bookie-7", json.dumps({**json.loads(data), name: value}).encode())
+
+
 # -- cookies ----------------------------------------------------------------------------------------------------------
 
 
@@ -353,6 +364,7 @@ def test_an_announcement_of_a_bookie_that_drains() -> None:
         ("bookie-cookie-v1", Cookie()),
         ("bookie-cookie-lost-v1", Cookie(is_lost=True)),
         ("bookie-cookie-draining-v1", Cookie(is_draining=True, labels={"zone": "a"}, free_bytes=123456789)),
+        ("bookie-cookie-raised-v1", Cookie(token="00112233445566778899aabbccddeeff", times_raised=17)),
     ],
 )
 def test_a_cookie_has_its_golden_bytes(name: str, cookie: Cookie) -> None:

@@ -7,7 +7,11 @@ _FIRST = {
     "late_adds.py": ("tests/client/test_late_adds.py",),
     "entries.py": ("tests/client/test_entries.py",),
     "ledger_reader.py": ("tests/client/test_reader.py",),
-    "ledger_records.py": ("tests/client/test_records.py", "tests/client/test_ids.py"),
+    "ledger_records.py": (
+        "tests/client/test_records.py",
+        "tests/client/test_ids.py",
+        "tests/bookie/test_metastore_guard.py",
+    ),
     "ledger_writer.py": (
         "tests/client/test_writer.py",
         "tests/client/test_without_tasks.py",
@@ -16,6 +20,7 @@ _FIRST = {
     "ledgers.py": ("tests/client/test_recovering.py", "tests/client/test_reader.py"),
     "recovering.py": ("tests/client/test_recovering.py",),
     "scan.py": ("tests/client/test_reader.py",),
+    "record_watch.py": ("tests/client/test_record_watch.py",),
     "sending.py": ("tests/client/test_writer.py", "tests/client/test_ensemble_change.py"),
     "watching.py": ("tests/client/test_writer.py",),
 }
@@ -27,6 +32,38 @@ def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> So
 
 
 MUTANTS = (
+    _mutant(
+        "older-record-is-good",
+        "W9",
+        "record_watch.py",
+        "        if found.revision < known.revision or",
+        "        if",
+        "a writer goes on confirming after its record went back",
+    ),
+    _mutant(
+        "silent-metastore-is-a-bad-look",
+        "W9",
+        "record_watch.py",
+        "        except MetastoreError:\n            return\n",
+        "        except MetastoreError as error:\n            problem = str(error)\n",
+        "an outage of the metastore stops every writer",
+    ),
+    _mutant(
+        "record-of-another-creation-is-good",
+        "M5",
+        "record_watch.py",
+        "        if found.creation != known.creation:\n",
+        "        if False:\n",
+        "a writer goes on confirming into a ledger that another one has replaced",
+    ),
+    _mutant(
+        "ids-given-out-again",
+        "M5",
+        "ledger_records.py",
+        "        lowest = max(_FIRST_ID, self._records.ids_from())\n",
+        "        lowest = _FIRST_ID\n",
+        "older metadata gives out ids again that bookies have entries of",
+    ),
     _mutant(
         "found-record-is-own",
         "M1",
@@ -208,7 +245,7 @@ MUTANTS = (
         "wrong-password-opens",
         "B7",
         "ledgers.py",
-        "if ledger_key_check(ledger_key(metadata.ledger_id, password)) != metadata.key_check:",
+        "if ledger_key_check(key) != metadata.key_check:",
         "if metadata.key_check and not password:",
         "any password but none opens a ledger",
     ),

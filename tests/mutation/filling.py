@@ -260,8 +260,8 @@ MUTANTS = (
         "copies-of-foreign-key-taken",
         "B7",
         "protocol/bookie.py",
-        "if self.stored_key is not None and request.stored_key != self.stored_key:",
-        "if False:",
+        "        return self.stored_key is not None and stored_key != self.stored_key\n",
+        "        return False\n",
         "a record with another key writes to a ledger",
     ),
     _mutant(

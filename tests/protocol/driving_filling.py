@@ -282,7 +282,9 @@ class Filler:
             if bookie is None or is_lost:
                 machine.copies_unreadable(effect.bookie_id, effect.entry_id)
                 return
-            request = CopyReadRequest(1, LEDGER, b"", effect.entry_id, effect.stamp, 1 << 20)
+            request = CopyReadRequest(
+                1, LEDGER, b"", effect.entry_id, effect.stamp, 1 << 20, self.world.metadata.stored_key
+            )
             answer = bookie.read(request)
             if answer.status is Status.OK:
                 machine.copies_found(effect.bookie_id, effect.entry_id, answer.batches[: self.batches_per_read])
@@ -295,7 +297,7 @@ class Filler:
 
     def _copy(self, effect: SendCopy, bookie: Bookie, chance: random.Random) -> None:
         machine = self.machine
-        stored_key = bytes.fromhex(self.world.metadata.key_check)
+        stored_key = self.world.metadata.stored_key
         request = CopyRequest(1, LEDGER, b"", effect.term, effect.batch, recovery=True, stored_key=stored_key)
         answer = bookie.handle(request)
         if chance.random() < self.faults.answer_lost_rate:

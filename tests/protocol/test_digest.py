@@ -94,3 +94,11 @@ def test_another_password_or_ledger_does_not_verify() -> None:
     assert Digest(DigestType.HMAC_SHA256, 7, b"x").verifies(sealed, 6)
     assert not Digest(DigestType.HMAC_SHA256, 7, b"y").verifies(sealed, 6)
     assert not Digest(DigestType.HMAC_SHA256, 8, b"x").verifies(sealed, 6)
+
+
+def test_each_creation_has_its_own_keys() -> None:
+    """M5: an id that was given out again, even under the same password, is another ledger."""
+    assert ledger_key(7, b"secret", "one") != ledger_key(7, b"secret", "another")
+    sealed = Digest(DigestType.HMAC_SHA256, 7, b"secret", "one").seal(b"header", [b"body"])
+    assert Digest(DigestType.HMAC_SHA256, 7, b"secret", "one").verifies(sealed, 6)
+    assert not Digest(DigestType.HMAC_SHA256, 7, b"secret", "another").verifies(sealed, 6)

@@ -22,6 +22,7 @@ def test_only_one_status_says_that_something_is_absent() -> None:
         "NO_ENTRY_IN_DOUBT": 9,
         "NO_ENTRY_AFTER_LOSS": 10,
         "IN_DOUBT": 11,
+        "METASTORE_DOUBTED": 12,
     }
 
 

@@ -74,6 +74,8 @@ LEDGER = LedgerMetadata(
     custom={"application": "d\N{LATIN SMALL LETTER E WITH ACUTE}mo"},
     gaps=(Gap(1, 17, 99), Gap(2, 90, 99), Gap(2, 100, 141)),
     contents=Contents(142, 9000, 1_763_600_000_005, 1_763_600_100_000),
+    creation="a-creation",
+    revision=4,
 )
 
 OPEN = LedgerMetadata(7, Quorum(), DigestType.CRC32C, "", (Fragment(0, ("a", "b", "c")),), gaps=(Gap(1, 0),))

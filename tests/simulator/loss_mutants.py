@@ -31,7 +31,7 @@ LOSS_MUTANTS = (
         "adds-in-doubt",
         "B8",
         "a bookie that may have lost a fence takes plain adds",
-        (Patch(LedgerOnBookie, "_refusal", "if self.is_in_doubt and _is_of_writer(request):", "if False:"),),
+        (Patch(LedgerOnBookie, "_refusal", "if self.is_in_doubt and is_of_writer(request):", "if False:"),),
         600,
         strategy="refenced",
         overlook=frozenset({"B8", "O10"}),

@@ -9,7 +9,7 @@ from replog.abc.authentication import Authenticator, Identity, Peer, Role
 from replog.abc.data_plane import BookieLoop, Sender, SenderBacklog
 from replog.abc.metastore import Metastore
 from replog.abc.placement import BookieState, Candidate, PlacementPolicy, Random
-from replog.abc.storage import UNBOUNDED, Damage, Doubt, Storage, StoredRange
+from replog.abc.storage import UNBOUNDED, Damage, Doubt, Sighting, Storage, StoredRange
 from replog.abc.transport import Connection, Reply, RequestHandler, ResponseReceiver, Transport
 from replog.protocol.mutations import DropEntries, DropLedger, Marks, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import better_proof
@@ -42,6 +42,7 @@ __all__ = [
     "Sender",
     "SenderBacklog",
     "SetMarks",
+    "Sighting",
     "Storage",
     "StoredRange",
     "Transport",

@@ -93,6 +93,18 @@ class Doubt:
         return Doubt(doubted, lost, self.reasons if doubted else (), fences_lost_below, self.fenced_again.union(fenced))
 
 
+@attrs.frozen
+class Sighting:
+    """What a bookie has seen of its metastore: by it a metastore that was emptied, or went back, is recognised (B6a).
+
+    `token` is the random text of the bookie's cookie there, and `times_raised` how often the bookie has raised the counter in
+    it; "" and 0 before it has seen any. `next_ledger_id` is the highest next ledger id that it has seen."""
+
+    token: str = ""
+    times_raised: int = 0
+    next_ledger_id: int = 0
+
+
 class Storage(ABC):
     """The ledgers of one bookie. Synchronous: the bookie owns the threads.
 
@@ -147,6 +159,15 @@ class Storage(ABC):
         The caller has proof that this bookie should not hold them. It drops many entries in pieces: a commit may wait for as
         long as removing one piece takes. Raises what `commit` raises."""
         self.commit([DropEntries(ledger_id, stamp, first_entry_id, last_entry_id, stride)])
+
+    @abstractmethod
+    def sighting(self) -> Sighting:
+        """What was last kept by `keep_sighting`, or `Sighting()`. May wait for a disk. Raises `StorageFailedError`."""
+
+    @abstractmethod
+    def keep_sighting(self, sighting: Sighting) -> None:
+        """Keeps this, durably, in place of what was kept. Blocks for a sync. Raises `StorageFullError` (what was kept stays),
+        `StorageFailedError`."""
 
     @abstractmethod
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import trio
 
 from replog.abc import Metastore, Storage
 from replog.api.repairs import repairing_bookie
-from replog.bookie.embedding import EmbeddedStorages
+from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
 from replog.bookie.serving import (
     ServedBookie,
     close_storage,
@@ -49,6 +50,8 @@ async def embedded_bookies(
     quorum: Quorum,
     metastore: str | Metastore | None,
     plugins: Registry,
+    *,
+    after_restore: bool = False,
 ) -> AsyncIterator[tuple[Metastore, list[ServedBookie], Mapping[str, StorageError]]]:
     """The bookies of one process, their metastore, and the directories that are left out, as of `embed`."""
     async with AsyncExitStack() as stack:
@@ -64,26 +67,47 @@ async def embedded_bookies(
         else:
             opened = plugins.open_metastore(metastore or default)
             stack.push_async_callback(close_metastore, opened)
-        await storages.check_known(opened, Path(default.rest) if metastore is None else None)
+        if not after_restore:
+            await storages.check_known(opened, Path(default.rest) if metastore is None else None)
         authenticator = plugins.open_authenticator(settings.authentication)
         served = []
         for each in stored:
             ways, labels = ways_to(each, plugins, settings), await labels_of(plugins, settings)
-            bookie = serving(each, opened, ways, settings, plugins.observe, authenticator, labels)
+            bookie = serving(
+                each, opened, ways, settings, plugins.observe, authenticator, labels, after_restore=after_restore
+            )
             served.append(await stack.enter_async_context(bookie))
         unserved.pop_all()  # from here on, each bookie closes its storage
         yield opened, served, storages.left_out
 
 
+async def confirm_embedded_metastore(
+    directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    storage: str | None = None,
+    metastore: str | Metastore | None = None,
+    registry: Registry | None = None,
+) -> None:
+    """Says that the metadata of an embedded log, which nobody has open, is right as it is, although its bookies have seen newer
+    metadata: it was restored from a back-up, and nothing newer is left (B6a). What only the lost metadata named is garbage from
+    then on. Raises as `embed`; confirming again is harmless."""
+    directories = bookie_directories(directory, None)
+    quorum, settings = embedded_quorum(len(directories)), embedded_options(storage, None)
+    async with embedded_bookies(directories, settings, quorum, metastore, registry or Registry(), after_restore=True):
+        pass
+
+
 @attrs.frozen(kw_only=True)
 class BookieConfig:
     """A bookie to serve: where its entries are kept, and which metastore it announces itself in. `client` says how it talks with
-    other bookies, if it repairs."""
+    other bookies, if it repairs. With `after_restore`, an operator says that the metastore is right as it is, although the bookie
+    has seen a newer one (B6a): for one start only."""
 
     directory: str
     metastore: str | Metastore
     options: BookieOptions = attrs.field(factory=BookieOptions)
     client: ClientOptions = attrs.field(factory=ClientOptions)
+    after_restore: bool = False
 
 
 @asynccontextmanager
@@ -112,7 +136,16 @@ async def served_bookie(config: BookieConfig, *, registry: Registry | None = Non
         labels = await labels_of(plugins, options)
         unserved.pop_all()  # from here on, the bookie closes its storage
         bookie = await stack.enter_async_context(
-            serving(storage, metastore, ways, options, plugins.observe, authenticator, labels)
+            serving(
+                storage,
+                metastore,
+                ways,
+                options,
+                plugins.observe,
+                authenticator,
+                labels,
+                after_restore=config.after_restore,
+            )
         )
         await stack.enter_async_context(repairing_bookie(bookie, metastore, plugins, options, config.client))
         yield bookie

@@ -10,8 +10,10 @@ from replog.client import terms
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
-from replog.protocol.digest import DigestType, ledger_key
+from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
+from replog.records.ids import raise_next_ledger_id
+from replog.records.ledgers import list_ledger_ids
 
 
 class LedgerVerbs(ABC):
@@ -100,6 +102,18 @@ class LedgerVerbs(ABC):
         raises or is cancelled, trimming again is harmless."""
         return await terms.trim(ledger_id, before, self._ledgers.context)
 
+    async def raise_ledger_ids(self) -> int:
+        """Raises the next ledger id in the metastore above every id that an announced bookie has ever seen, and above that of
+        every existing ledger; returns it. For metadata that was restored from an old back-up: its next ids were given out before,
+        to ledgers of which bookies have entries (M5). A client does the same before it creates a ledger.
+
+        Raises `MetastoreError`: then it may be raised; raising it again is harmless."""
+        ledgers = self._ledgers
+        existing = await list_ledger_ids(ledgers.records.metastore)
+        await ledgers.context.membership.announced()
+        above = max(ledgers.context.membership.ledgers_below, *(each + 1 for each in existing[-1:]), 0)
+        return await raise_next_ledger_id(ledgers.records.metastore, above)
+
     async def raise_ledger_term(self, ledger_id: int, *, password: bytes = b"") -> int:
         """Raises the term in the metadata of an unbounded ledger to the highest that an announced bookie knows; returns it.
         Only for metadata that was restored from an old back-up, once nothing newer is left: what only the lost metadata named
@@ -110,5 +124,6 @@ class LedgerVerbs(ABC):
         ledgers = self._ledgers
         metadata, _ = await ledgers.records.get_head(ledger_id)
         ledgers.authorize(metadata, password)
-        key = ledger_key(ledger_id, password)
-        return await terms.raise_term(ledger_id, key, ledgers.context, ledgers.options.read_timeout_s)
+        return await terms.raise_term(
+            ledger_id, metadata.key(password), ledgers.context, ledgers.options.read_timeout_s
+        )

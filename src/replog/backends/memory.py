@@ -15,7 +15,7 @@ from itertools import accumulate
 import attrs
 import trio
 
-from replog.abc import Storage, StoredRange
+from replog.abc import Sighting, Storage, StoredRange
 from replog.backends.dropped import DroppedEntries
 from replog.backends.holdings import Holdings
 from replog.backends.ranges import LedgerRanges
@@ -104,6 +104,7 @@ class _Content:
     deleted: LedgerRanges = attrs.field(factory=LedgerRanges)
     lock: threading.Lock = attrs.field(factory=threading.Lock)
     is_open: bool = False
+    sighting: Sighting = attrs.field(factory=Sighting)
     commits: int = 0
     batches: int = 0
 
@@ -124,6 +125,16 @@ class MemoryStorage(Storage):
     def is_instant(self) -> bool:
         """There is no disk to wait for."""
         return True
+
+    def sighting(self) -> Sighting:
+        """As `Storage.sighting`."""
+        with self._opened() as content:
+            return content.sighting
+
+    def keep_sighting(self, sighting: Sighting) -> None:
+        """As `Storage.keep_sighting`."""
+        with self._opened() as content:
+            content.sighting = sighting
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
         """As `Storage.commit`; never full and never failed."""

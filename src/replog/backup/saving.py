@@ -20,7 +20,6 @@ from replog.client.entries import EntryBatch
 from replog.client.ledgers import Ledgers
 from replog.errors import BackupDamagedError, BackupError, LedgerNotFoundError
 from replog.log.log_records import LogRecords
-from replog.protocol.digest import ledger_key, ledger_key_check
 from replog.protocol.model import LedgerMetadata, LedgerState, Segment
 from replog.runtime.threads import run_in_thread
 
@@ -141,7 +140,7 @@ def head_of(metadata: LedgerMetadata) -> LedgerHead:
         quorum.ack,
         metadata.digest_type.name.lower(),
         # A record does not say whether there is a password; but everybody can compute the check of the empty one.
-        metadata.key_check != ledger_key_check(ledger_key(metadata.ledger_id, b"")),
+        not metadata.is_opened_by(b""),
         dict(metadata.custom),
     )
 

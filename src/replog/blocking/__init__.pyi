@@ -208,6 +208,12 @@ class Client:
 
         Raises `LedgerNotFoundError`, `ConfigError` for a bounded ledger, a log's, or a number below 0, `MetastoreError`. If it
         raises or is cancelled, trimming again is harmless."""
+    def raise_ledger_ids(self) -> int:
+        """Raises the next ledger id in the metastore above every id that an announced bookie has ever seen, and above that of
+        every existing ledger; returns it. For metadata that was restored from an old back-up: its next ids were given out before,
+        to ledgers of which bookies have entries (M5). A client does the same before it creates a ledger.
+
+        Raises `MetastoreError`: then it may be raised; raising it again is harmless."""
     def raise_ledger_term(self, ledger_id: int, *, password: bytes = b"") -> int:
         """Raises the term in the metadata of an unbounded ledger to the highest that an announced bookie knows; returns it.
         Only for metadata that was restored from an old back-up, once nothing newer is left: what only the lost metadata named
@@ -796,6 +802,11 @@ class ServedBookie:
 
         Raises `MetastoreError` or `StorageError` (retry: yes; nothing that exists was dropped), `trio.ClosedResourceError` if
         the bookie is left meanwhile. If cancelled, the pass goes on; the next one waits for it."""
+    def confirm_metastore(self) -> None:
+        """Says that the metastore is right as it is, although the bookie has seen a newer one: it was restored from a back-up,
+        and nothing newer is left (B6a). What only the lost metadata named is garbage from then on.
+
+        Raises `MetastoreError` or `StorageError`: then it may be confirmed or not; confirming again is harmless."""
     def compact(self, *, is_major: bool = False) -> None:
         """Gives back space that nothing needs, now; takes as long as it takes, and reads and writes go on. Minor: where most of
         it is gained.
@@ -828,6 +839,9 @@ class RemoteBookie:
     def collect_garbage(self, *, timeout_s: float = GARBAGE_TIMEOUT_S) -> list[int]:
         """Makes it drop deleted ledgers now, and returns their ids, at most the first 20 000 (B6). A ledger that exists is never
         dropped."""
+    def confirm_metastore(self, *, timeout_s: float = GARBAGE_TIMEOUT_S) -> None:
+        """Tells it that its metastore is right as it is: it was restored from a back-up, and nothing newer is left (B6a). What
+        only the lost metadata named is garbage from then on."""
     def compact(self, *, is_major: bool = False, timeout_s: float = COMPACT_TIMEOUT_S) -> None:
         """Makes it free unused space now; unless `is_major`, only where most of it is gained. Reads and appends go on."""
     def scrub(self, *, timeout_s: float = SCRUB_TIMEOUT_S) -> list[Damage]:

@@ -55,6 +55,9 @@ class Administration:
         if command is AdminCommand.COLLECT_GARBAGE:
             dropped = await self._maintenance.collect_garbage()
             return {"dropped_ledgers": dropped[:_DROPPED_LISTED_MAX], "dropped": len(dropped)}
+        if command is AdminCommand.CONFIRM_METASTORE:
+            await self._maintenance.confirm_metastore()
+            return {}
         if command in (AdminCommand.COMPACT, AdminCommand.COMPACT_ALL):
             await self._maintenance.compact(is_major=command is AdminCommand.COMPACT_ALL)
             return {}

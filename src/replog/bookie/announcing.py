@@ -38,7 +38,7 @@ _CHECK_S = 15.0  # for whether it is still announced: somebody may have deleted 
 class _Held:
     """One announcement, while `scope` is not cancelled and `ended` not set."""
 
-    def __init__(self, key: str, mode: tuple[bool, bool]) -> None:
+    def __init__(self, key: str, mode: tuple[bool, bool, bool]) -> None:
         self.key = key
         self.mode = mode
         self.scope = trio.CancelScope()
@@ -176,21 +176,31 @@ class Announcer:
                 times_missing = 0 if word in await self._metastore.announced(parent) else times_missing + 1
 
     def _key(self) -> str:
-        return announcement_key(self._server.bookie_id, read_only=any(self._server.mode.both))
+        return announcement_key(self._server.bookie_id, read_only=any(self._server.mode.all))
 
     def _value(self) -> bytes:
         """Says also why it takes no new entries (B10)."""
-        failure, (read_only, is_draining) = self._server.failure, self._server.mode.both
+        failure, (read_only, is_draining, doubts_metastore) = self._server.failure, self._server.mode.all
         error = (failure or self._server.space.error) if read_only else None
-        problem, has_failed = "" if error is None else str(error), failure is not None
+        problem, has_failed = self._server.guard.problem if error is None else str(error), failure is not None
         return encode_address(
-            BookieAddress(self._endpoints, read_only, self._lock, problem, has_failed, self._labels, is_draining)
+            BookieAddress(
+                self._endpoints,
+                read_only or doubts_metastore,
+                self._lock,
+                problem,
+                has_failed,
+                self._labels,
+                is_draining,
+                doubts_metastore,
+                self._server.guard.ledgers_below,
+            )
         )
 
     async def _hold(self, task_status: trio.TaskStatus[_Held]) -> None:
         """Announces the bookie until the scope that it starts with is cancelled, or the metastore fails. Raises
         `MetastoreError` if that could not be begun."""
-        held = _Held(self._key(), self._server.mode.both)
+        held = _Held(self._key(), self._server.mode.all)
         is_begun = False
         try:
             with held.scope:

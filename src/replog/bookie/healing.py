@@ -68,6 +68,8 @@ class Healing:
         below = max(undecided, default=-1) + 1
         if below < doubt.doubted_below:
             left = doubt.settled(below, self._fenced)
+            # A metastore that went back lacks ledgers, or has them with older terms (B6a).
+            await self._server.guard.check()
             await self._server.call(lambda: self._server.storage.settle_doubt(doubt, left))
             self._server.look_at_doubt()
             _log.info("bookie %s: it vouches again for ledgers from %d on", self._server.bookie_id, below)

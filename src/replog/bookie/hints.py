@@ -1,6 +1,7 @@
 """Ledgers that clients say they have deleted: the bookie looks them up soon, instead of at its next garbage collection (B6).
 
-A hint proves nothing. Only a ledger that is stored here, and that the metastore then says is absent, is dropped. Hints are
+A hint proves nothing. Only a ledger that is stored here, and that the metastore then says is absent, is dropped, and only while
+the bookie does not doubt its metastore (B6a). Hints are
 advice: they are bounded in number, looked up at a bounded rate whoever sends them, and may be lost. The next garbage collection
 finds what they would have found.
 """
@@ -13,16 +14,13 @@ from contextlib import suppress
 import trio
 
 from replog.abc import Metastore
-from replog.bookie.garbage import drop_if_absent
+from replog.bookie.garbage import DROPS_MAX, drop_absent
 from replog.bookie.server import BookieServer
 from replog.errors import MetastoreError, StorageError
 from replog.protocol.mutations import DELETED_TERM
-from replog.runtime.nursery import for_each
 
 WAITING_MAX = 10_000  # ledgers; a hint that finds so many waiting is lost
-ROUND_MAX = 25  # ledgers that are looked up in a round
 _ROUND_S = 0.25  # from the begin of a round to that of the next one
-_LOOKUPS = 8  # at a time
 
 
 class DeletionHints:
@@ -63,7 +61,7 @@ class DeletionHints:
     def _take(self) -> list[int]:
         """The next ledgers that are stored here. Unknown ones cost no look-up."""
         found: list[int] = []
-        while self._waiting and len(found) < ROUND_MAX:
+        while self._waiting and len(found) < DROPS_MAX:
             ledger_id = next(iter(self._waiting))
             del self._waiting[ledger_id]
             marks = self._server.storage.marks(ledger_id)
@@ -72,14 +70,7 @@ class DeletionHints:
         return found
 
     async def _look_up(self, ledger_ids: list[int]) -> None:
-        dropped: list[int] = []
-
-        async def look_up(ledger_id: int) -> None:
-            if await drop_if_absent(ledger_id, self._server, self._metastore):
-                dropped.append(ledger_id)
-
-        try:
-            await for_each(look_up, ledger_ids, _LOOKUPS)
-        finally:
-            if dropped:
+        if ledger_ids:
+            await self._server.guard.look()
+            if await drop_absent(ledger_ids, self._server, self._metastore):
                 self._dropped()

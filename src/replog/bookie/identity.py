@@ -13,29 +13,22 @@ import trio
 
 from replog.abc import Metastore
 from replog.bookie.server import BookieServer
-from replog.errors import (
-    KeyExistsError,
-    KeyNotFoundError,
-    MetastoreError,
-    MetastoreUncertainError,
-    StorageError,
-    StorageIdentityError,
-)
+from replog.errors import MetastoreDoubtedError, MetastoreError, StorageError, StorageIdentityError
 from replog.hookspecs import Event, StorageInDoubt
-from replog.records.bookies import Cookie, cookie_key, decode_cookie, encode_cookie
-from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
+from replog.records.bookies import Cookie
+from replog.records.ids import read_next_ledger_id
 
 _log = logging.getLogger("replog.bookie")
 
 _AGAIN_S = 1.0
 
 
-async def check_cookie(server: BookieServer, metastore: Metastore) -> Cookie:
+async def check_cookie(server: BookieServer, metastore: Metastore, *, after_restore: bool = False) -> Cookie:
     """The bookie's cookie. Refuses a bookie that was declared lost, and one whose ledgers another cluster's metastore, or a new
-    one, knows nothing of: it would collect them all as garbage.
+    one, knows nothing of. A metastore that went back is doubted (B6a).
 
     Raises `StorageIdentityError`, `MetastoreError`, `StorageError`."""
-    cookie = await _cookie(server, metastore)
+    cookie = await server.guard.begin(metastore, after_restore=after_restore)
     if cookie.is_lost:
         raise StorageIdentityError(
             f"bookie {server.bookie_id} was declared lost: it never serves again under this identity (B8a)",
@@ -45,32 +38,13 @@ async def check_cookie(server: BookieServer, metastore: Metastore) -> Cookie:
     return cookie
 
 
-async def _cookie(server: BookieServer, metastore: Metastore) -> Cookie:
-    key = cookie_key(server.bookie_id)
-    try:
-        return decode_cookie(key, (await metastore.get(key)).value)
-    except KeyNotFoundError:
-        # An empty bookie may be new. One with ledgers would lose them all to its own garbage collection.
-        if await server.call(server.storage.ledger_ids):
-            raise StorageIdentityError(
-                f"bookie {server.bookie_id} has ledgers, but the metastore has never heard of it",
-                "Either the metastore was lost, or this directory belongs to another one: bring the two that belong "
-                "together. Nothing was touched",
-            ) from None
-    try:
-        await metastore.create(key, encode_cookie(Cookie()))
-    # The creation may have succeeded all the same, or somebody has declared the bookie lost meanwhile: the cookie is read.
-    except (KeyExistsError, MetastoreUncertainError):
-        return decode_cookie(key, (await metastore.get(key)).value)
-    return Cookie()
-
-
 async def settle_doubt(server: BookieServer, metastore: Metastore, observe: Callable[[Event], None]) -> None:
     """Bounds what the storage is in doubt about to the ledgers that existed before it was opened, and tells observers.
     Raises `MetastoreError`, `StorageError`."""
-    if server.storage.doubt().is_unbounded:
+    # A metastore that went back would bound it too low (B6a).
+    if server.storage.doubt().is_unbounded and not server.guard.problem:
         # Ledgers from this id on did not exist when the storage was opened: it vouches for those.
-        next_ledger_id = await _next_ledger_id(metastore)
+        next_ledger_id = await read_next_ledger_id(metastore)
         await server.call(lambda: server.storage.bound_doubt(next_ledger_id))
         server.doubt.raised += 1
         server.look_at_doubt()
@@ -92,14 +66,10 @@ async def keep_doubt_bounded(server: BookieServer, metastore: Metastore, observe
     while server.failure is None:
         await server.doubt.until_unbounded()
         try:
+            await server.guard.check()
             await settle_doubt(server, metastore, observe)
+        except MetastoreDoubtedError:
+            pass  # the guard has reported it, and looks again
         except (MetastoreError, StorageError) as error:
             _log.warning("bookie %s: its doubt could not be bounded yet: %s", server.bookie_id, error)
         await trio.sleep(_AGAIN_S)
-
-
-async def _next_ledger_id(metastore: Metastore) -> int:
-    try:
-        return decode_next_ledger_id((await metastore.get(NEXT_LEDGER_ID_KEY)).value)
-    except KeyNotFoundError:
-        return 0  # no ledger was ever created

@@ -89,6 +89,11 @@ class Maintenance:
         """As `ServedBookie.collect_garbage`."""
         return await self._force("forced_garbage_collections", partial(self._collect, None))
 
+    async def confirm_metastore(self) -> None:
+        """As `ServedBookie.confirm_metastore`."""
+        async with self._collecting:
+            await self._server.guard.confirm()
+
     async def compact(self, *, is_major: bool = False) -> None:
         """As `ServedBookie.compact`."""
         await self._force("forced_compactions", partial(self._compact, is_major=is_major))

@@ -1,4 +1,4 @@
-"""What one bookie takes at the moment: new entries or not (B5, B10), and whether it is to be left (C8)."""
+"""What one bookie takes at the moment: new entries (B5, B10), new ledgers (B6a); and whether it is to be left (C8)."""
 
 from __future__ import annotations
 
@@ -6,36 +6,47 @@ import trio
 
 
 class Mode:
-    """Whether a bookie `is_read_only` or `is_draining`, and a way to wait until that changes.
+    """Whether a bookie `is_read_only`, `is_draining` or `doubts_metastore`, and a way to wait until that changes.
 
     A draining bookie goes on taking entries: whether a writer has another bookie is for the writer to see."""
 
     def __init__(self) -> None:
         self.is_read_only = False
         self.is_draining = False
+        self.doubts_metastore = False
+        self.is_restricted = False  # read-only, or in doubt about its metastore: not all requests are taken
         self._turned = trio.Event()
 
     @property
-    def both(self) -> tuple[bool, bool]:
-        """`is_read_only` and `is_draining`."""
-        return self.is_read_only, self.is_draining
+    def all(self) -> tuple[bool, bool, bool]:
+        """`is_read_only`, `is_draining` and `doubts_metastore`."""
+        return self.is_read_only, self.is_draining, self.doubts_metastore
 
-    def turn(self, *, is_read_only: bool | None = None, is_draining: bool | None = None) -> bool:
+    def turn(
+        self,
+        *,
+        is_read_only: bool | None = None,
+        is_draining: bool | None = None,
+        doubts_metastore: bool | None = None,
+    ) -> bool:
         """Changes what is given. Returns True if that differs from before."""
-        before = self.both
+        before = self.all
         if is_read_only is not None:
             self.is_read_only = is_read_only
         if is_draining is not None:
             self.is_draining = is_draining
-        if self.both == before:
+        if doubts_metastore is not None:
+            self.doubts_metastore = doubts_metastore
+        if self.all == before:
             return False
+        self.is_restricted = self.is_read_only or self.doubts_metastore
         self._turned.set()
         self._turned = trio.Event()
         return True
 
-    async def turned(self, was: tuple[bool, bool]) -> None:
-        """Returns as soon as `both` is not what it was."""
-        while self.both == was:
+    async def turned(self, was: tuple[bool, bool, bool]) -> None:
+        """Returns as soon as `all` is not what it was."""
+        while self.all == was:
             await self._turned.wait()
 
     async def read_only_turned(self, was: bool) -> None:

@@ -15,8 +15,8 @@ import trio
 
 from replog.abc import Metastore
 from replog.bookie.server import BookieServer
-from replog.errors import MetastoreError
-from replog.records.bookies import Cookie, change_cookie, cookie_key, decode_cookie
+from replog.errors import MetastoreError, StorageError
+from replog.records.bookies import Cookie, change_cookie
 
 _LOOK_S = 2.0  # at the cookie
 _REPORT_S = 60.0  # between two reports of free space
@@ -34,20 +34,20 @@ class Registration:
 
     async def begin(self, cookie: Cookie) -> None:
         """Writes what the metastore does not know yet. Raises `MetastoreError`."""
-        if cookie.labels != self._labels or self._is_notable(cookie):
+        if not self._server.guard.problem and (cookie.labels != self._labels or self._is_notable(cookie)):
             cookie = await self._report()
         self._server.mode.turn(is_draining=cookie.is_draining)
 
     async def run(self) -> None:
-        """Looks at the cookie, and keeps it current, until cancelled. What fails is tried again."""
+        """Looks at the cookie, and keeps it current, until cancelled. What fails is tried again; the guard reports a metastore
+        that went back (B6a)."""
         while True:
             await trio.sleep(_LOOK_S)
-            with suppress(MetastoreError):
+            with suppress(MetastoreError, StorageError):
                 await self._look()
 
     async def _look(self) -> None:
-        key = cookie_key(self._server.bookie_id)
-        cookie = decode_cookie(key, (await self._metastore.get(key)).value)
+        cookie = await self._server.guard.look()
         self._server.mode.turn(is_draining=cookie.is_draining)
         if trio.current_time() >= self._reported_at_s + _REPORT_S and self._is_notable(cookie):
             await self._report()

@@ -1,6 +1,7 @@
 """Dropping what a bookie stores of ledgers that exist, and that are other bookies' alone since a repair or a move (F5).
 
-The order is the safety, see `replog.protocol.releasing`. Any error of the metastore leaves everything as it is.
+The order is the safety, see `replog.protocol.releasing`. Any error of the metastore leaves everything as it is, and so does a
+metastore that went back (B6a).
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Releasing:
         marks = await self._bookie.call(lambda: self._bookie.storage.marks(ledger_id))
         if marks is not None and marks.fence_term > metadata.term:
             return  # the record is from an old back-up: a newer one, if it is found, may name this bookie
+        if marks is not None and marks.key not in (None, metadata.stored_key):
+            return  # the record is of another creation of this id (M5)
         release = Release(ranges)
         found_here = pieces(release, await self._stored(ledger_id))
         # To drop it once more would change nothing but the version of the record, at each pass.
@@ -71,6 +74,7 @@ class Releasing:
             try:
                 # Unchanged: it proves that what was read is current, and a client that read it before can no longer change it.
                 await self._metastore.put(key, found.value, found.version)
+                await self._bookie.guard.check()
                 for each in pieces(release, await self._stored(ledger_id)):
                     if not release.may_drop():
                         return

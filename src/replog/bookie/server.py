@@ -18,6 +18,7 @@ from replog.bookie.calls import StorageCalls, broken_contract
 from replog.bookie.commits import GroupCommit
 from replog.bookie.doubt import Doubt
 from replog.bookie.filling import Filling
+from replog.bookie.metastore_guard import MetastoreGuard
 from replog.bookie.mode import Mode
 from replog.bookie.plain_reads import PlainReads
 from replog.bookie.space import Space
@@ -25,7 +26,7 @@ from replog.bookie.traffic import Traffic
 from replog.config import BookieOptions
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
-from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest
+from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest, is_of_writer
 from replog.protocol.messages import (
     MESSAGE_BYTES,
     AddRequest,
@@ -73,10 +74,12 @@ class BookieServer:
         self.doubt = Doubt(storage)
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
-        self._last_reply: Reply | None = None  # of the connection that brought something to commit last
         self.filling = Filling()
         self._reads = PlainReads(self.calls, options, self.traffic, self._ledger, self.storage_raised, self.filling)
         self.administrators = Administrators()
+        self.guard = MetastoreGuard(
+            storage, self.call, self.mode, lambda request, reply: self.handle((request,), reply)
+        )
 
     @property
     def bookie_id(self) -> str:
@@ -95,7 +98,7 @@ class BookieServer:
         # Before anything is accepted: a disk without space is announced as read-only from the start.
         await self._look()
         async with open_service_nursery() as nursery:
-            self._reads.nursery = self.administrators.nursery = nursery
+            self._reads.nursery = self.administrators.nursery = self.guard.newcomers.nursery = nursery
             nursery.start_soon(self._reads.polls.expire)
             nursery.start_soon(self._watch_space)
             nursery.start_soon(self.traffic.turn_at_a_pace)
@@ -128,14 +131,14 @@ class BookieServer:
                 self._accept(request, reply, MESSAGE_BYTES + looked_up_bytes)
         if self._commits.gathered:
             # Past the thread, if the last request was alone; but where several connections bring some, they share commits.
-            is_same, self._last_reply = self._last_reply is reply, reply
+            is_same, self.traffic.last_reply = self.traffic.last_reply is reply, reply
             last = requests[-1]
             alone = is_same and isinstance(last, AddRequest) and last.alone
             followed = alone and last.followed  # type: ignore[union-attr]
             self._commits.start(inline=self.options.commit_inline_when_idle, alone=alone, followed=followed)
 
     def _accept(self, request: OrderedRequest, reply: Reply, size_bytes: int) -> None:
-        if self.mode.is_read_only and (refusal := self._cannot_take(request)) is not None:
+        if self.mode.is_restricted and (refusal := self._cannot_take(request)) is not None:
             reply([refusal])
             return
         is_full = self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max
@@ -147,6 +150,8 @@ class BookieServer:
             ledger = self._ledgers.get(request.ledger_id) or self._ledger(request.ledger_id)
         except StorageError as error:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
+            return
+        if ledger.stored_key is None and self.guard.newcomers.keep(request, reply, size_bytes):
             return
         # The header of an add carries the last add confirmed: accepting it may be what a long poll waits for.
         known = ledger.last_add_confirmed
@@ -160,10 +165,13 @@ class BookieServer:
 
     def _cannot_take(self, request: OrderedRequest) -> Response | None:
         """A read-only bookie refuses new entries at once. But a writer that is deposed, or may not write, gets that answer,
-        in its order: it must not look for another bookie and try again (L5)."""
+        in its order: it must not look for another bookie and try again (L5). One that doubts its metastore refuses recoveries:
+        an old record may be their cause (B6a)."""
         if self.failure is not None:
             return Response(request.request_id, Status.UNKNOWN, detail=str(self.failure))
-        if not isinstance(request, AddRequest) or request.recovery:
+        if self.mode.doubts_metastore and not is_of_writer(request):
+            return Response(request.request_id, Status.METASTORE_DOUBTED, detail=self.guard.problem)
+        if not self.mode.is_read_only or not isinstance(request, AddRequest) or request.recovery:
             return None
         try:
             ledger = self._ledger(request.ledger_id)
@@ -283,6 +291,8 @@ class BookieServer:
             "waiting_polls": len(self._reads.polls),
             "read_only": float(self.is_read_only),
             "draining": float(self.mode.is_draining),
+            "metastore_doubted": float(self.mode.doubts_metastore),
+            "times_metastore_doubted": self.guard.times_doubted,
             "doubted_below_ledger_id": self.doubt.doubted_below,
             "doubts_raised": self.doubt.raised,
             **({} if self.space.free_bytes is None else {"free_bytes": self.space.free_bytes}),

@@ -69,9 +69,11 @@ async def serving(
     observe: Callable[[Event], None],
     authenticator: Authenticator | None = None,
     labels: Mapping[str, str] | None = None,
+    after_restore: bool = False,
 ) -> AsyncIterator[ServedBookie]:
     """Serves a storage while the context is open, and closes it on leaving, even if serving could not begin. Ways are
-    announced in their order: the best one first; the labels as they are.
+    announced in their order: the best one first; the labels as they are. With `after_restore`, an operator confirms that the
+    metastore is right as it is (B6a).
 
     The order of leaving: first the bookie is no longer announced, and maintenance ends; then connections take nothing new,
     and are cut when what they brought is answered; then what was accepted is durable, reads and the like end, and the storage
@@ -80,7 +82,7 @@ async def serving(
     observers get an event."""
     server = BookieServer(storage, options, observe)
     try:
-        cookie = await check_cookie(server, metastore)
+        cookie = await check_cookie(server, metastore, after_restore=after_restore)
         await settle_doubt(server, metastore, observe)
         async with server.running(), AsyncExitStack() as stack:
             endpoints = [await _listen(stack, way, server, authenticator) for way in ways]
@@ -143,6 +145,13 @@ class ServedBookie:
         Raises `MetastoreError` or `StorageError` (retry: yes; nothing that exists was dropped), `trio.ClosedResourceError` if
         the bookie is left meanwhile. If cancelled, the pass goes on; the next one waits for it."""
         return await self._maintenance.collect_garbage()
+
+    async def confirm_metastore(self) -> None:
+        """Says that the metastore is right as it is, although the bookie has seen a newer one: it was restored from a back-up,
+        and nothing newer is left (B6a). What only the lost metadata named is garbage from then on.
+
+        Raises `MetastoreError` or `StorageError`: then it may be confirmed or not; confirming again is harmless."""
+        await self._maintenance.confirm_metastore()
 
     async def compact(self, *, is_major: bool = False) -> None:
         """Gives back space that nothing needs, now; takes as long as it takes, and reads and writes go on. Minor: where most of

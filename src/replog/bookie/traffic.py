@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
+from replog.abc import Reply
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import OrderedRequest
 from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest
@@ -25,6 +26,7 @@ class Traffic:
         "added_entries",
         "dropped_ledgers",
         "fence_requests",
+        "last_reply",
         "read_bytes",
         "reads",
         "recovery_reads",
@@ -35,6 +37,7 @@ class Traffic:
         self.fence_requests = self.recovery_reads = 0
         self.reads = self.read_bytes = 0
         self.dropped_ledgers = 0
+        self.last_reply: Reply | None = None  # of the connection that brought something to commit last
         self._active: set[int] = set()  # ledgers that were added to since `turn`
         self._active_before: set[int] = set()  # and between the two turns before
 

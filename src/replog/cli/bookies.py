@@ -14,7 +14,7 @@ import typer
 
 from replog.api import Client
 from replog.cli.apps import App
-from replog.cli.connecting import Connection, client_from, run, takes_connection
+from replog.cli.connecting import Connection, client_from, confirm_embedded, run, takes_connection
 from replog.cli.draining import drain, only_one, rebalance, undrain
 from replog.cli.figures import as_count, as_duration, counted
 from replog.cli.output import (
@@ -152,11 +152,23 @@ def collect_garbage(
     ids: Ids = None,
     timeout_s: Annotated[float, _timeout(GARBAGE_TIMEOUT_S)] = GARBAGE_TIMEOUT_S,
     at_once: AtOnce = 1,
+    after_restore: Annotated[
+        bool,
+        typer.Option(
+            "--after-restore",
+            help="The metastore is right as it is, although the bookies have seen a newer one: it was restored from a back-up, "
+            "and nothing newer is left. What only the newer one named is dropped.",
+        ),
+    ] = False,
     for_programs: AsJSON = False,
 ) -> None:
     """Have bookies drop the deleted ledgers now."""
+    if after_restore and connection.directories:
+        run(confirm_embedded, connection)
 
     async def collect(bookie: RemoteBookie) -> _Done:
+        if after_restore:
+            await bookie.confirm_metastore(timeout_s=timeout_s)
         dropped = await bookie.collect_garbage(timeout_s=timeout_s)
         return _Done({"dropped_ledgers": dropped}, f"{counted(len(dropped), 'deleted ledger')} dropped")
 

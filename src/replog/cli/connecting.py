@@ -32,6 +32,7 @@ import trio
 import typer
 
 import replog
+from replog.api.bookies import confirm_embedded_metastore
 from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
 from replog.backends.inspection.read_only import format_name
 from replog.cli.ending import InterruptedBySignal
@@ -173,13 +174,9 @@ async def client_from(
     Raises `ConfigError` if they name nothing, or nothing that exists, and what `embed` and `connect` raise."""
     options = connection.client_options()
     if connection.directories:
-        directories = [Path(each) for each in connection.directories]
-        try:
-            storage = connection.storage or _storage_of(directories, creates)
-        except OSError as error:
-            raise ConfigError(f"--dir: cannot be looked into: {error}") from error
+        directory, storage = _embedded(connection, creates=creates)
         async with replog.embed(
-            directories if len(directories) > 1 else directories[0],
+            directory,
             storage=storage,
             metastore=None if connection.metastore is None else _as_it_is(connection.metastore),
             options=options,
@@ -199,6 +196,24 @@ async def client_from(
     reached = replog.connect(_as_it_is(metastore), options=options, quorum=quorum, placement=placement)
     async with reached as client:
         yield client
+
+
+async def confirm_embedded(connection: Connection) -> None:
+    """Confirms the metadata of an embedded log as it is (B6a), even if it does not know the log's bookies. Raises what `embed`
+    raises."""
+    directory, storage = _embedded(connection, creates=False)
+    metastore = None if connection.metastore is None else _as_it_is(connection.metastore)
+    await confirm_embedded_metastore(directory, storage=storage, metastore=metastore)
+
+
+def _embedded(connection: Connection, *, creates: bool) -> tuple[Path | list[Path], str | None]:
+    """The directory of an embedded log, or those of its disks, and its storage. Raises `ConfigError`."""
+    directories = [Path(each) for each in connection.directories]
+    place = directories if len(directories) > 1 else directories[0]
+    try:
+        return place, connection.storage or _storage_of(directories, creates)
+    except OSError as error:
+        raise ConfigError(f"--dir: cannot be looked into: {error}") from error
 
 
 def _as_it_is(url: str) -> str:

@@ -41,7 +41,7 @@ class BookieStatistics:
 
 class RemoteBookie:
     """A bookie as it was announced when this was made: its `bookie_id`, its `endpoints`, best first, its `labels`, and whether it
-    is `read_only` or `draining`. Made by `Client.remote_bookies`.
+    is `read_only` or `draining`, or `doubts_metastore`; `problem` says why it takes no entries. Made by `Client.remote_bookies`.
 
     All calls raise `BookieUnreachableError` if there is no connection, or no answer in time (the command may have been
     executed, or may be under way); `AdministrationError` if the bookie could not execute it, or not for this client;
@@ -53,6 +53,8 @@ class RemoteBookie:
         self.endpoints: tuple[Endpoint, ...] = address.endpoints
         self.read_only = address.read_only
         self.draining = address.is_draining
+        self.doubts_metastore = address.doubts_metastore
+        self.problem = address.problem
         self.labels: Mapping[str, str] = dict(address.labels)
         self._connections = connections
 
@@ -79,6 +81,11 @@ class RemoteBookie:
             return [int(each) for each in found["dropped_ledgers"]]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise self._nonsense(f"it names no dropped ledgers: {error!r}") from error
+
+    async def confirm_metastore(self, *, timeout_s: float = GARBAGE_TIMEOUT_S) -> None:
+        """Tells it that its metastore is right as it is: it was restored from a back-up, and nothing newer is left (B6a). What
+        only the lost metadata named is garbage from then on."""
+        await self._ask(AdminCommand.CONFIRM_METASTORE, timeout_s)
 
     async def compact(self, *, is_major: bool = False, timeout_s: float = COMPACT_TIMEOUT_S) -> None:
         """Makes it free unused space now; unless `is_major`, only where most of it is gained. Reads and appends go on."""

@@ -15,6 +15,7 @@ import trio
 
 from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
+from replog.client.metastore_trust import check_metastore
 from replog.errors import AdministrationError, KeyNotFoundError, MetastoreError
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.bookies import change_cookie
@@ -68,7 +69,8 @@ async def undrain(bookie_id: str, records: LedgerRecords, membership: Membership
 
 
 async def drain_status(bookie_id: str, records: LedgerRecords, membership: Membership) -> DrainStatus:
-    """Reads every ledger's record, and returns what names the bookie."""
+    """Reads every ledger's record, and returns what names the bookie. Raises `MetastoreDoubtedError` if the metastore went back:
+    then ledgers may name the bookie of which it does not know (B6a)."""
     await _check_id(bookie_id, membership)
     cookie = await membership.cookie(bookie_id)
     if cookie is None:
@@ -85,6 +87,7 @@ async def drain_status(bookie_id: str, records: LedgerRecords, membership: Membe
             open_ledgers.append(OpenLedger(metadata.ledger_id, metadata.custom.get(_LOG_KEY, "")))
 
     await records.each(look)
+    await check_metastore(records, membership)
     open_ledgers.sort(key=lambda each: each.ledger_id)
     return DrainStatus(bookie_id, cookie.is_draining, is_noticed, tuple(sorted(copies)), tuple(open_ledgers))
 

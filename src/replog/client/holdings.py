@@ -15,7 +15,7 @@ from replog.client.connections import Connections
 from replog.errors import BookieError, BookieRefusedError, BookieUnreachableError, MetastoreError
 from replog.protocol.batch import Batch
 from replog.protocol.copies import FixedFragment
-from replog.protocol.digest import Digest, ledger_key, ledger_key_check
+from replog.protocol.digest import Digest
 from replog.protocol.holding import Holding, decode_holding
 from replog.protocol.messages import CopyReadRequest, CopyRequest, RangesRequest, RepairRequest, Response, Status
 from replog.protocol.model import LedgerMetadata
@@ -25,13 +25,12 @@ READ_BYTES_MAX = 1 << 20  # of one read of copies: more would keep a bookie from
 
 def key_of(metadata: LedgerMetadata) -> bytes:
     """The key of a ledger that has no password; b"" for one that has."""
-    key = ledger_key(metadata.ledger_id, b"")
-    return key if ledger_key_check(key) == metadata.key_check else b""
+    return metadata.key(b"") if metadata.is_opened_by(b"") else b""
 
 
 def digest_of(metadata: LedgerMetadata) -> Digest | None:
     """What checks the codes of a ledger that has no password; None for one that has."""
-    return Digest(metadata.digest_type, metadata.ledger_id, b"") if key_of(metadata) else None
+    return metadata.digest(b"") if metadata.is_opened_by(b"") else None
 
 
 class BookieQuestions:
@@ -48,7 +47,7 @@ class BookieQuestions:
         first, last, ranges = fragment.first_entry_id, fragment.last_entry_id, list[tuple[int, int, int]]()
         damaged: list[tuple[int, int]] = []
         while True:
-            request = RangesRequest(0, metadata.ledger_id, self._key_of(metadata), fragment.term, first, last)
+            request = self._ranges(metadata, fragment, first)
             answer = await self._ask(bookie_id, request)
             _check(bookie_id, metadata, answer)
             holding = decode_holding(answer.detail, request)
@@ -67,14 +66,7 @@ class BookieQuestions:
         An audit asks this for each fragment of a cluster: where there is a connection, no task is made for a question."""
         found: dict[str, Holding | BookieError] = {}
         waiting, all_came = set[str](), trio.Event()
-        request = RangesRequest(
-            0,
-            metadata.ledger_id,
-            self._key_of(metadata),
-            fragment.term,
-            fragment.first_entry_id,
-            fragment.last_entry_id,
-        )
+        request = self._ranges(metadata, fragment, fragment.first_entry_id)
 
         def on_answer(answer: Answer, bookie_id: str) -> None:
             waiting.discard(bookie_id)
@@ -107,7 +99,8 @@ class BookieQuestions:
 
     async def copies(self, bookie_id: str, metadata: LedgerMetadata, entry_id: int, stamp: int) -> tuple[Batch, ...]:
         """The batch with this entry, and some that follow it; () if the bookie has none, or only a damaged one."""
-        request = CopyReadRequest(0, metadata.ledger_id, self._key_of(metadata), entry_id, stamp, READ_BYTES_MAX)
+        key, stored_key = self._key_of(metadata), metadata.stored_key
+        request = CopyReadRequest(0, metadata.ledger_id, key, entry_id, stamp, READ_BYTES_MAX, stored_key)
         answer = await self._ask(bookie_id, request)
         return answer.batches if answer.status is Status.OK else ()
 
@@ -115,7 +108,7 @@ class BookieQuestions:
         self, bookie_id: str, metadata: LedgerMetadata, batches: Sequence[Batch], term: int
     ) -> list[Status | BookieError]:
         """Stores copies, which are sent together. For each of them: OK, FENCED, or why it may not be stored."""
-        key, stored_key = self._key_of(metadata), bytes.fromhex(metadata.key_check)
+        key, stored_key = self._key_of(metadata), metadata.stored_key
         answers = await self._ask_all(
             bookie_id,
             [
@@ -132,6 +125,10 @@ class BookieQuestions:
             else:
                 found.append(_refusal(bookie_id, metadata, answer))
         return found
+
+    def _ranges(self, metadata: LedgerMetadata, fragment: FixedFragment, first: int) -> RangesRequest:
+        key, last = self._key_of(metadata), fragment.last_entry_id
+        return RangesRequest(0, metadata.ledger_id, key, fragment.term, first, last, metadata.stored_key)
 
     def _key_of(self, metadata: LedgerMetadata) -> bytes:
         return self._key or key_of(metadata)

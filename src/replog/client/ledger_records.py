@@ -52,6 +52,7 @@ class LedgerRecords:
     def __init__(self, metastore: Metastore, timeout_s: float) -> None:
         self.metastore = metastore
         self.timeout_s = timeout_s
+        self.ids_from: Callable[[], int] = lambda: 0  # no ledger gets a lower id: above all that bookies announce (M5)
         self._ids = LedgerIds(self)
 
     async def persist(self, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
@@ -302,11 +303,13 @@ class LedgerIds:
 
     async def _take(self) -> range:
         metastore, count = self._records.metastore, self._count
+        # Older metadata, put back, would give out ids again that bookies have entries of (M5).
+        lowest = max(_FIRST_ID, self._records.ids_from())
         try:
             found = await metastore.get(NEXT_LEDGER_ID_KEY)
         except KeyNotFoundError:
-            await metastore.create(NEXT_LEDGER_ID_KEY, b"%d" % (_FIRST_ID + count))
-            return range(_FIRST_ID, _FIRST_ID + count)
-        first = decode_next_ledger_id(found.value)
+            await metastore.create(NEXT_LEDGER_ID_KEY, b"%d" % (lowest + count))
+            return range(lowest, lowest + count)
+        first = max(lowest, decode_next_ledger_id(found.value))
         await metastore.put(NEXT_LEDGER_ID_KEY, b"%d" % (first + count), found.version)
         return range(first, first + count)

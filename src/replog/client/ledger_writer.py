@@ -59,6 +59,7 @@ class LedgerWriter(WriterContext):
         self._records = context.records
         self._close_timeout_s = _CLOSE_PATIENCE * options.metastore_timeout_s
         self._is_closing = False  # takes no more entries
+        self.is_watched = True  # its record is looked at while it appends (W9); not once a log has rolled
         self._stays_open = machine.metadata.is_unbounded  # its ledger, for the writer of the next term
         self._add_timeout_s = options.add_timeout_s
         self._is_machine_closed = False

@@ -18,6 +18,7 @@ from replog.client.following import Following
 from replog.client.job_records import JobRecords
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
+from replog.client.record_watch import RecordWatch
 from replog.client.recovering import RecoveringShell
 from replog.client.rolling import FragmentRoller
 from replog.client.scan import LedgerScan
@@ -27,7 +28,7 @@ from replog.errors import ConfigError, LedgerNotFoundError, LedgerTrimmedError, 
 from replog.hookspecs import Event, LedgerRecovered, LedgerTakenOver
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.compression import COMPRESSIONS, Compressor, compressor_for
-from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
+from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
 from replog.protocol.gaps import Gap
 from replog.protocol.messages import AdminCommand, AdminRequest
 from replog.protocol.model import Durability, Fragment, LedgerMetadata, LedgerState
@@ -64,7 +65,9 @@ class Ledgers:
         nursery.start_soon(self._ticker.run)
         nursery.start_soon(watch_draining, context.membership, self._leave_bookies)
         nursery.start_soon(context.turns.run)
+        nursery.start_soon(RecordWatch(context.records, self._writers).run)
         context.connections.on_awaited = self._reader_waits
+        context.records.ids_from = lambda: context.membership.ledgers_below
 
     # -- creating and writing ---------------------------------------------------------------------------------------
 
@@ -95,14 +98,16 @@ class Ledgers:
             await before_creation(ledger_id)
         # Before the ledger exists: a sweep then finds even one whose creator dies right after creating it.
         await self.jobs.register(ledger_id, custom or {})
-        key = ledger_key(ledger_id, password)
+        creation = self.chance.token()
+        key = ledger_key(ledger_id, password, creation)
         metadata = LedgerMetadata(
             ledger_id,
             quorum,
             digest_type,
             ledger_key_check(key),
             (Fragment(0, ensemble),),
-            token=self.chance.token(),
+            token=creation,
+            creation=creation,
             created_at_ms=self.chance.time_ms(),
             custom=dict(custom or {}),
             gaps=tuple(Gap(index, 0) for index in range(quorum.ensemble) if missing >> index & 1),
@@ -112,7 +117,7 @@ class Ledgers:
         )
         version, is_only_request = await self.records.create(metadata)
         self.context.placing.unmet(ledger_id, shortfall)
-        digest = Digest(digest_type, ledger_id, password)
+        digest = metadata.digest(password)
         machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing, compressor=compressor)
         writer = self._start_writer(
             machine, key, self._completion(metadata, password), rolls_fragments=unbounded and rolls_fragments
@@ -134,9 +139,8 @@ class Ledgers:
         started = trio.current_time()
         compressor = self._compressor(compression)
         metadata, version = await self.records.get_head(ledger_id)
-        self.authorize(metadata, password)
+        key, digest = self.authorize(metadata, password), metadata.digest(password)
         check_unbounded(metadata, "taken over")
-        digest, key = Digest(metadata.digest_type, ledger_id, password), ledger_key(ledger_id, password)
         recovery = LedgerRecovery(
             metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss, takes_over=True
         )
@@ -168,8 +172,7 @@ class Ledgers:
         """What brings the ledger to its full write quorum, if that is guaranteed (W8)."""
         if metadata.durability is not Durability.WRITE_QUORUM:
             return None
-        digest = Digest(metadata.digest_type, metadata.ledger_id, password)
-        return LedgerCompletion(ledger_key(metadata.ledger_id, password), digest, self.context, self.options)
+        return LedgerCompletion(metadata.key(password), metadata.digest(password), self.context, self.options)
 
     def _start_writer(
         self, machine: LedgerWriting, key: bytes, completion: LedgerCompletion | None, *, rolls_fragments: bool
@@ -214,23 +217,24 @@ class Ledgers:
                 f"{first_entry_id!r} is not an entry id: expected a whole number from 0 to {ENTRY_ID_MAX}"
             )
         metadata, _ = await self.records.get_head(ledger_id)
-        self.authorize(metadata, password)
+        key = self.authorize(metadata, password)
         first = metadata.trim_to if first_entry_id is None else first_entry_id
         if first < metadata.trim_to:
             raise LedgerTrimmedError(ledger_id, first, metadata.trim_to)
         await self.context.placing.know_zones()
         following = Following(self.records, self.options.follow_wait_s) if follow else None
-        reader = LedgerReader(lambda known, at: self.scan(known, at, password), metadata, first, following)
+        reader = LedgerReader(lambda known, at: self._scan(known, at, password, key), metadata, first, following)
         await reader.refresh()
         return reader
 
     def scan(self, metadata: LedgerMetadata, first_entry_id: int, password: bytes = b"") -> LedgerScan:
-        """A scan from this entry on, of a ledger whose record the caller has read."""
-        digest = Digest(metadata.digest_type, metadata.ledger_id, password)
-        key = ledger_key(metadata.ledger_id, password)
-        return LedgerScan(
-            metadata, digest, key, first_entry_id, self.context, self.options, self._confirmed_by_own_writer
-        )
+        """A scan from this entry on, of a ledger whose record the caller has read. Raises `UnauthorizedError`."""
+        return self._scan(metadata, first_entry_id, password, self.authorize(metadata, password))
+
+    def _scan(self, metadata: LedgerMetadata, first_entry_id: int, password: bytes, key: bytes) -> LedgerScan:
+        confirmed_here = self._confirmed_by_own_writer
+        digest = metadata.digest(password)
+        return LedgerScan(metadata, digest, key, first_entry_id, self.context, self.options, confirmed_here)
 
     def is_written_here(self, ledger_id: int) -> bool:
         """True if this client has the ledger's writer, which will close the ledger."""
@@ -256,9 +260,9 @@ class Ledgers:
         metadata, version = await self.records.get_head(ledger_id)
         self.authorize(metadata, password)
         if metadata.state is not LedgerState.CLOSED:
-            digest = Digest(metadata.digest_type, ledger_id, password)
+            digest = metadata.digest(password)
             machine = LedgerRecovery(metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss)
-            shell = RecoveringShell(machine, ledger_key(ledger_id, password), self.context, self.options)
+            shell = RecoveringShell(machine, metadata.key(password), self.context, self.options)
             metadata, version = await shell.run(), machine.version
             assert metadata.last_entry_id is not None
             self.observe(LedgerRecovered(ledger_id, metadata.last_entry_id, trio.current_time() - started))
@@ -287,11 +291,13 @@ class Ledgers:
         """The ids of all ledgers, ascending. Raises `MetastoreError`."""
         return await list_ledger_ids(self.records.metastore)
 
-    def authorize(self, metadata: LedgerMetadata, password: bytes) -> None:
-        """Raises `UnauthorizedError` if the password is not that of the ledger with this record."""
+    def authorize(self, metadata: LedgerMetadata, password: bytes) -> bytes:
+        """The key of the ledger with this record. Raises `UnauthorizedError` if the password is not the ledger's."""
         check_password(password)
-        if ledger_key_check(ledger_key(metadata.ledger_id, password)) != metadata.key_check:
+        key = metadata.key(password)
+        if ledger_key_check(key) != metadata.key_check:
             raise UnauthorizedError(metadata.ledger_id, "the password is not this ledger's; no bookie was asked (B7)")
+        return key
 
 
 def check_creation(

@@ -13,6 +13,7 @@ import attrs
 
 from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
+from replog.client.metastore_trust import check_metastore
 from replog.errors import AdministrationError, LossNotAcceptedError
 from replog.protocol.model import LedgerMetadata
 from replog.records.bookies import change_cookie
@@ -52,13 +53,16 @@ async def declare_lost(
 ) -> list[EntriesAtRisk]:
     """Declares these bookies lost, all or none; returns the entries that may be gone with them and with those lost before.
 
-    Raises `AdministrationError` if one is unknown or announced, `LossNotAcceptedError` if confirmed entries may be gone and that
-    is not accepted: then nothing was declared. `MetastoreError`: some may be declared; declaring again is harmless."""
+    Raises `AdministrationError` if one is unknown or announced, `MetastoreDoubtedError`; `LossNotAcceptedError` if confirmed
+    entries may be gone and that is not accepted: then nothing was declared. `MetastoreError`: some may be declared; declaring
+    again is harmless."""
     for bookie_id in bookie_ids:
         await _check_may_be_lost(bookie_id, membership)
     # Together with those of before: losses one after the other may add up to an ack quorum.
     lost = {*bookie_ids, *await _lost_before(membership)}
     at_risk = await _all_at_risk(records, lost)
+    # A metastore that went back does not know all that is at risk (B6a).
+    await check_metastore(records, membership)
     if at_risk and not accept_loss:
         shown = "".join(f"\n  {each}" for each in at_risk[:_SHOWN_MAX])
         more = f"\n  and {len(at_risk) - _SHOWN_MAX} more" if len(at_risk) > _SHOWN_MAX else ""

@@ -6,7 +6,7 @@ Membership is about liveness only: safety rests on fencing and CAS (M3).
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import trio
@@ -18,6 +18,7 @@ from replog.errors import (
     BookieUnreachableError,
     KeyNotFoundError,
     MetastoreCorruptError,
+    MetastoreDoubtedError,
     ReplogError,
     StorageFailedError,
     StorageFullError,
@@ -70,6 +71,12 @@ class Quarantine:
         return now_s < until_s
 
 
+def _refusal_of(address: BookieAddress) -> Callable[[str], ReplogError]:
+    if address.has_failed:
+        return StorageFailedError
+    return MetastoreDoubtedError if address.doubts_metastore else StorageFullError
+
+
 class Membership:
     """The bookies that a client may use. A bookie that failed is left alone for a while, longer each time."""
 
@@ -77,6 +84,7 @@ class Membership:
         self.read_only: list[str] = []  # bookies that take no new entries, as of the last `usable`
         self.refusals: dict[str, ReplogError] = {}  # by bookie: why it is read-only, as it announced
         self.announced_ids: frozenset[str] = frozenset()  # of the bookies that were announced at the last look
+        self.ledgers_below = 0  # above all ids that the bookies had held that were announced at the last look (M5)
         self.seen_ids: set[str] = set()  # of all bookies that were ever seen announced
         self.draining: list[str] = []  # bookies to be left that take entries all the same, as of the last `usable`
         self.known = KnownBookies()
@@ -127,10 +135,9 @@ class Membership:
                     self._unreadable[bookie_id] = value
                     _log.warning("bookie %s is not used: %s", bookie_id, error, extra={"bookie": bookie_id})
         self.refusals = {
-            bookie_id: (StorageFailedError if address.has_failed else StorageFullError)(address.problem)
-            for bookie_id, address in found.items()
-            if address.problem
+            bookie_id: _refusal_of(address)(address.problem) for bookie_id, address in found.items() if address.problem
         }
+        self.ledgers_below = max((address.ledgers_below for address in found.values()), default=0)
         self.known.announced(found)
         return found
 

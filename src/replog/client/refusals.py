@@ -16,6 +16,7 @@ from replog.client.membership import Membership
 from replog.client.placing import Placing
 from replog.errors import (
     AddTimeoutError,
+    MetastoreDoubtedError,
     MetastoreError,
     NotEnoughBookiesError,
     PlacementUnmetError,
@@ -145,6 +146,8 @@ def refusal_of(ledger_id: int, bookie_id: str, answer: Answer) -> ReplogError | 
         return StorageFullError(name + (words or "it takes no new entries"))
     if answer.status is Status.UNKNOWN:
         return StorageFailedError(name + (words or "its storage failed"))
+    if answer.status is Status.METASTORE_DOUBTED:
+        return MetastoreDoubtedError(name + (words or "it doubts its metastore"))
     if answer.status is Status.UNAUTHORIZED:
         return UnauthorizedError(ledger_id, f"refused by {name}{words}")
     return None

@@ -20,6 +20,7 @@ from replog.client.driving import ClientContext
 from replog.client.filling import FragmentFiller, fragment_at
 from replog.client.holdings import digest_of
 from replog.client.ledger_records import LedgerRecords
+from replog.client.metastore_trust import check_metastore
 from replog.client.relocating import Relocation
 from replog.client.repair_progress import ProgressTracker, RepairCounts, ReportProgress
 from replog.config import ClientOptions
@@ -140,7 +141,9 @@ class Repairer:
         return await self._audit(has, progress)
 
     async def sweep(self, has: Callable[[int], bool] = every_ledger) -> None:
-        """Deletes the index chunks, of ledgers that `has` is true of, that no record names (M4). Raises `MetastoreError`."""
+        """Deletes the index chunks, of ledgers that `has` is true of, that no record names (M4). Raises `MetastoreDoubtedError`,
+        `MetastoreError`."""
+        await check_metastore(self._context.records, self._context.membership)
         await self._context.records.delete_unnamed_chunks(has)
 
     async def fill(

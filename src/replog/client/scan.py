@@ -23,7 +23,6 @@ from replog.errors import (
     LedgerNotFoundError,
     RemoteProtocolError,
     ReplogError,
-    UnauthorizedError,
 )
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, SendRead, SendReadLastAddConfirmed
@@ -182,7 +181,8 @@ class _Queries:
                 is_used = claimed(answer.proof) <= self._state.last_readable
                 is_current = is_current and not (asked.waits and is_used and claimed(answer.proof) > asked.after)
         elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
-            self._state.fail(UnauthorizedError(self._ledger_id, answer.detail))
+            # The key is that of the record: the bookie has another creation of this id, and knows nothing of this one (M5).
+            answer = BookieAnswerError(asked.bookie_id, answer.detail)
         if is_current:
             self._settled |= 1 << asked.index
             # An answer that can't be used comes at once, in each round: a round must take its time all the same.
@@ -422,10 +422,9 @@ class LedgerScan:
             machine.read_found(index, entry_id, answer.batches)
         elif isinstance(answer, Response) and answer.status is Status.NO_ENTRY:
             machine.read_absent(index, entry_id)
-        elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
-            self._state.fail(UnauthorizedError(self.ledger_id, answer.detail))
         else:
-            machine.read_unknown(index, entry_id)
+            # As UNAUTHORIZED: the key is that of the record, so the bookie has another creation of this id (M5).
+            machine.read_unknown(index, entry_id, answer.detail if isinstance(answer, Response) else "")
         self._drive()
         if (given := len(self._deliveries) - waiting) > 0:
             self._read_on_below = max(given, _WAITING_MIN)

@@ -20,7 +20,14 @@ from replog.client.late_adds import LateAdds
 from replog.client.observing import ObservedBacklog
 from replog.client.watching import LAG_CHECK_BYTES, Watching
 from replog.config import ClientOptions
-from replog.errors import AddTimeoutError, FencedError, MetastoreUncertainError, NotEnoughBookiesError, ReplogError
+from replog.errors import (
+    AddTimeoutError,
+    FencedError,
+    LedgerRecordLostError,
+    MetastoreUncertainError,
+    NotEnoughBookiesError,
+    ReplogError,
+)
 from replog.hookspecs import Event, WriterFenced
 from replog.protocol.batch import Batch, PackedPayloads
 from replog.protocol.effects import (
@@ -196,7 +203,7 @@ class BatchSender:
 
     def _fail(self, error: ReplogError) -> None:
         unconfirmed = self.backlog.unconfirmed
-        if isinstance(error, FencedError | AddTimeoutError | NotEnoughBookiesError):
+        if isinstance(error, FencedError | AddTimeoutError | NotEnoughBookiesError | LedgerRecordLostError):
             error.unconfirmed = unconfirmed
         self.error = error
         self.backlog.end()

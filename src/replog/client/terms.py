@@ -77,7 +77,8 @@ async def _change(
         if wanted == metadata:
             return metadata
         try:
-            await records.put(attrs.evolve(wanted, token=context.chance.token()), version)
+            changed = attrs.evolve(wanted, token=context.chance.token(), revision=metadata.revision + 1)
+            await records.put(changed, version)
         except VersionConflictError as error:  # somebody else was faster
             if trio.current_time() >= deadline_s:
                 raise MetastoreUnavailableError(
@@ -87,7 +88,7 @@ async def _change(
             # The next look at the record shows whether it was written.
             await records.pause(deadline_s, error)
         else:
-            return wanted
+            return changed
 
 
 async def _highest_fence(ledger_id: int, key: bytes, context: ClientContext, timeout_s: float) -> int:

@@ -72,6 +72,23 @@ class LedgerRolledBackError(LedgerError):
         self.term = term
 
 
+class LedgerRecordLostError(LedgerError):
+    """The metastore no longer has the record of the ledger that this client writes, or has an older one: it was emptied, or went
+    back (W9). `confirmed` are the entries that were confirmed since the record was last seen to be right: perhaps nobody can read
+    them. Retry: once the right metastore is back; of a log, by taking it over again. Outcome: unknown for `confirmed` and
+    `unconfirmed`."""
+
+    def __init__(self, ledger_id: int, message: str, confirmed: range = range(0)) -> None:
+        unreadable = f"entries {confirmed[0]} to {confirmed[-1]} were confirmed since" if confirmed else "no entry was"
+        super().__init__(
+            ledger_id,
+            f"{message}. Since the record was last seen to be right, {unreadable}: perhaps nobody can read them. Put the right "
+            "metastore back",
+        )
+        self.confirmed = confirmed
+        self.unconfirmed: range = range(0)
+
+
 class RecoveryUndecidedError(LedgerError, TransientError):
     """The end of the ledger is unknown: too many bookies were silent, damaged, unreachable or in doubt (R4, R10).
 
@@ -101,7 +118,8 @@ class EntryUnreadableError(EntryNotFoundError, TransientError):
 
 
 class UnauthorizedError(LedgerError):
-    """Wrong password for this ledger (B7). Retry: with the right one. Outcome: not written."""
+    """Wrong password for this ledger (B7), or the bookies hold another creation of its id, as after a restore of older metadata
+    (M5). Retry: with the right password. Outcome: not written."""
 
 
 class LedgerRefusedError(LedgerError):

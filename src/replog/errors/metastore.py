@@ -22,6 +22,12 @@ class MetastoreCorruptError(MetastoreError):
     """A record has an unknown format or does not parse. Names the key. Retry: no. Outcome: not written."""
 
 
+class MetastoreDoubtedError(MetastoreError, TransientError):
+    """A bookie's metastore was emptied, went back to an older state, or is another cluster's (B6a). The bookie drops nothing,
+    takes no new ledgers and recovers none until its metastore is right again, or an operator confirms that it is. Retry: after
+    that. Outcome: not written."""
+
+
 class MetastoreKeyError(MetastoreError):
     """Something about one key. Has `key`."""
 

@@ -123,7 +123,8 @@ async def condemn(ledger_ids: Sequence[int], ledgers: Ledgers) -> None:
                 if CONDEMNED_KEY in metadata.custom:
                     return
                 custom = {**metadata.custom, CONDEMNED_KEY: ledgers.chance.token(8)}
-                await ledgers.records.put(attrs.evolve(metadata, custom=custom), version)
+                marked = attrs.evolve(metadata, custom=custom, revision=metadata.revision + 1)
+                await ledgers.records.put(marked, version)
                 return
             except LedgerNotFoundError:
                 return  # another client has deleted it

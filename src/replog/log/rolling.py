@@ -80,6 +80,7 @@ class CurrentSegment:
     def go_on_to(self, writer: LedgerWriter, segment: int) -> LedgerWriter:
         """From now on entries go to the new ledger, whose writer holds them back. Returns the previous writer."""
         previous = self.previous = self.writer
+        previous.is_watched = False  # what was confirmed of it counts, even if somebody trims it before it is closed
         self._previous_segment = self.segment
         self.writer, self.segment = writer, segment
         return previous

@@ -24,6 +24,7 @@ from collections.abc import Iterable
 
 from replog.client.job_records import RegisteredJob
 from replog.client.ledgers import Ledgers
+from replog.client.metastore_trust import check_metastore
 from replog.config import check_seconds
 from replog.errors import ClockMismatchError, ConfigError, LedgerNotFoundError
 from replog.log.catalog import finish
@@ -101,7 +102,12 @@ class _Sweep:
         ledger_ids = {each for job in ended for each in job.ledger_ids}
         # Pages are read only for ledgers that the head does not name.
         named = listed if ledger_ids <= listed else await self._driver.records.named(self._name)
-        victims = await self._existing(sorted(ledger_ids - named))
+        existing = await self._existing(sorted(ledger_ids - named))
+        victims = set(existing)
+        if victims:
+            # A log that went back names less than it did (B6a).
+            context, holders = self._ledgers.context, frozenset[str]().union(*existing.values())
+            await check_metastore(context.records, context.membership, holders)
         for job in ended:
             if not victims.isdisjoint(job.ledger_ids):
                 await self._jobs.end(job.key)
@@ -150,15 +156,16 @@ class _Sweep:
         await for_each(look, ledger_ids, AT_ONCE)
         return keys
 
-    async def _existing(self, ledger_ids: list[int]) -> set[int]:
-        found: set[int] = set()
+    async def _existing(self, ledger_ids: list[int]) -> dict[int, tuple[str, ...]]:
+        """Those that exist, with the bookies that hold their last entries."""
+        found: dict[int, tuple[str, ...]] = {}
 
         async def look(ledger_id: int) -> None:
             try:
-                await self._ledgers.records.get(ledger_id)
+                metadata, _ = await self._ledgers.records.get_head(ledger_id)
             except LedgerNotFoundError:
                 return
-            found.add(ledger_id)
+            found[ledger_id] = metadata.last_fragment.ensemble
 
         await for_each(look, ledger_ids, AT_ONCE)
         return found

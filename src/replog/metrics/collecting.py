@@ -84,6 +84,7 @@ _GAUGES = {
     "active_ledgers": "Ledgers that were added to lately.",
     "waiting_polls": "Questions for a later last add confirmed that wait.",
     "read_only": "1 if no new entries are taken.",
+    "metastore_doubted": "1 if the metastore seems to have gone back: nothing is dropped, no new ledger taken.",
     "free_bytes": "Bytes that the disk still takes.",
     "ledgers": "Ledgers that are stored.",
     "damaged_batches": "Stored batches that can't be read.",

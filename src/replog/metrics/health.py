@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from replog.bookie.server import BookieServer
 from replog.bookie.serving import ServedBookie
 
 
@@ -14,13 +15,16 @@ class State(enum.Enum):
     """How a bookie is. The worst one of several counts."""
 
     SERVING = "serving"
+    METASTORE_DOUBTED = "metastore_doubted"  # its metastore seems to have gone back: it takes no new ledgers (B6a)
     READ_ONLY = "read_only"  # it answers, and takes no new entries
     FAILED = "failed"  # its storage has stopped: only a restart helps, or another disk
     STARTING = "starting"
     LEAVING = "leaving"
 
 
-_WELL = (State.SERVING, State.READ_ONLY)
+_WELL = (State.SERVING, State.READ_ONLY, State.METASTORE_DOUBTED)
+
+_BY_SEVERITY = (State.SERVING, State.READ_ONLY, State.METASTORE_DOUBTED, State.FAILED)
 
 
 @attrs.frozen
@@ -46,6 +50,12 @@ class Health:
         }
 
 
+def _state_of(server: BookieServer) -> State:
+    if server.failure is not None:
+        return State.FAILED
+    return State.READ_ONLY if server.is_read_only else State.METASTORE_DOUBTED
+
+
 def health_of(bookies: Iterable[ServedBookie]) -> Health:
     """How bookies are that are being served."""
     state = State.SERVING
@@ -54,10 +64,9 @@ def health_of(bookies: Iterable[ServedBookie]) -> Health:
     for each in bookies:
         server = each.server
         names.append(server.bookie_id)
-        problem = server.failure or (server.space.error if server.is_read_only else None)
+        problem = server.failure or (server.space.error if server.is_read_only else server.guard.problem or None)
         if problem is not None:
             problems[server.bookie_id] = str(problem)
             # The worst state wins, in whatever order the bookies come.
-            if state is not State.FAILED:
-                state = State.READ_ONLY if server.failure is None else State.FAILED
+            state = max(state, _state_of(server), key=_BY_SEVERITY.index)
     return Health(state, names, problems)

@@ -32,7 +32,7 @@ from replog.protocol.mutations import DELETED_TERM
 from replog.protocol.proofs import read_claim
 
 _BATCHES = (Batch, CompressedBatch)
-_REFUSALS = {Status.UNKNOWN, Status.UNAUTHORIZED, Status.BAD_REQUEST, Status.TOO_BUSY}
+_REFUSALS = {Status.UNKNOWN, Status.UNAUTHORIZED, Status.BAD_REQUEST, Status.TOO_BUSY, Status.METASTORE_DOUBTED}
 _WRITE_REFUSALS = {*_REFUSALS, Status.FENCED, Status.READ_ONLY, Status.IN_DOUBT}
 _STATUSES: dict[type, set[Status]] = {
     AddRequest: {Status.OK, Status.CONFLICT, *_WRITE_REFUSALS},

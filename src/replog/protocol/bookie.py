@@ -178,10 +178,10 @@ class LedgerOnBookie:
         # In one process it is the same object each time, and there is nothing to compare.
         is_known = request.key is self._shown_key
         if not is_known and self.is_foreign(request.key) and not _is_by_role(request):
-            return _unauthorized(request.request_id)
+            return self._unauthorized(request.request_id)
         if request.term < self.fence_term:
             return self._fenced(request.request_id)
-        if self.is_in_doubt and _is_of_writer(request):
+        if self.is_in_doubt and is_of_writer(request):
             return Response(request.request_id, Status.IN_DOUBT, detail=_IN_DOUBT)
         if isinstance(request, AddRequest):
             batch = request.batch
@@ -211,9 +211,8 @@ class LedgerOnBookie:
         if not _is_by_role(request):
             return None
         assert isinstance(request, CopyRequest), "of adds, only copies are made by role"
-        if self.stored_key is not None and request.stored_key != self.stored_key:
-            detail = f"the record of ledger {self.ledger_id} has another key than this bookie knows (B7)"
-            return Response(request.request_id, Status.UNAUTHORIZED, detail=detail)
+        if self._is_of_another_creation(request.stored_key):
+            return self._unauthorized(request.request_id)
         if len(request.stored_key) != STORED_KEY_BYTES:
             detail = f"a copy for ledger {self.ledger_id} with a stored key of {len(request.stored_key)} bytes (F3)"
             return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
@@ -349,15 +348,28 @@ class LedgerOnBookie:
 
     def refuse_read(self, request: ReadRequest | ReadLastAddConfirmedRequest | RangesRequest) -> Response | None:
         """Why a plain read is refused, or None. It carries no term and fences nothing (T1, D1)."""
-        if self.is_foreign(request.key):
-            return None if _is_by_role(request) else _unauthorized(request.request_id)
-        return None
+        if _is_by_role(request):
+            assert isinstance(request, CopyReadRequest | RangesRequest), "of plain reads, only these are made by role"
+            is_refused = self._is_of_another_creation(request.stored_key)
+        else:
+            is_refused = self.is_foreign(request.key)
+        return self._unauthorized(request.request_id) if is_refused else None
+
+    def _is_of_another_creation(self, stored_key: bytes) -> bool:
+        """True if this is not what the bookie stored for the ledger's key: the record is of another creation (M5)."""
+        return self.stored_key is not None and stored_key != self.stored_key
+
+    def _unauthorized(self, request_id: int) -> Response:
+        detail = (
+            f"its copy of ledger {self.ledger_id} is of another creation of this id, or has another password (M5, B7)"
+        )
+        return Response(request_id, Status.UNAUTHORIZED, detail=detail)
 
     def _fenced(self, request_id: int) -> Response:
         return Response(request_id, Status.FENCED, self.last_add_confirmed, self.fence_term)
 
 
-def _is_of_writer(request: OrderedRequest) -> bool:
+def is_of_writer(request: OrderedRequest) -> bool:
     """True for what only a ledger's writer sends, which a fence stops."""
     if isinstance(request, AddRequest):
         return not request.recovery
@@ -406,7 +418,3 @@ def _overlap(one: Batch, other: Batch) -> bool:
     if one.stride == other.stride:
         return low <= high and (one.first_entry_id - other.first_entry_id) % one.stride == 0
     return any(entry_id in one.entry_ids for entry_id in other.entry_ids)
-
-
-def _unauthorized(request_id: int) -> Response:
-    return Response(request_id, Status.UNAUTHORIZED, detail="the password is not this ledger's (B7)")

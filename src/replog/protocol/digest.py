@@ -39,10 +39,10 @@ SIGNATURE_SIZES = {DigestType.CRC32C: 4, DigestType.HMAC_SHA256: 32}  # of a sta
 class Digest:
     """Computes the codes of one ledger."""
 
-    def __init__(self, digest_type: DigestType, ledger_id: int, password: bytes) -> None:
+    def __init__(self, digest_type: DigestType, ledger_id: int, password: bytes, creation: str = "") -> None:
         self.digest_type = digest_type
         self.code_size = CODE_SIZES[digest_type]
-        self._key = _derive_key(b"replog digest key v1", ledger_id, password)
+        self._key = _derive_key(b"replog digest key v1", ledger_id, password, creation)
 
     def seal(self, header: bytes, body: Sequence[Bytes]) -> bytes:
         """The header and the body in one piece, and their code behind them, with one copy: `BytesIO` changes, and then gives
@@ -100,9 +100,11 @@ def is_crc32c_sealed(sealed: Bytes) -> bool:
 STORED_KEY_BYTES = 32
 
 
-def ledger_key(ledger_id: int, password: bytes) -> bytes:
-    """The 32 bytes that a bookie compares before it writes, fences or reads a ledger (B7). Not the password itself."""
-    return _derive_key(b"replog ledger key v1", ledger_id, password)
+def ledger_key(ledger_id: int, password: bytes, creation: str = "") -> bytes:
+    """The 32 bytes that a bookie compares before it writes, fences or reads a ledger (B7). Not the password itself.
+
+    Another creation of the same id has another key, even under the same password (M5)."""
+    return _derive_key(b"replog ledger key v1", ledger_id, password, creation)
 
 
 def ledger_key_check(key: bytes) -> str:
@@ -120,5 +122,5 @@ def is_stored_ledger_key(key: bytes, stored: bytes) -> bool:
     return hmac.compare_digest(stored_ledger_key(key), stored)
 
 
-def _derive_key(purpose: bytes, ledger_id: int, password: bytes) -> bytes:
-    return hmac.digest(password, purpose + ledger_id.to_bytes(8, "little"), "sha256")
+def _derive_key(purpose: bytes, ledger_id: int, password: bytes, creation: str) -> bytes:
+    return hmac.digest(password, purpose + ledger_id.to_bytes(8, "little") + creation.encode(), "sha256")

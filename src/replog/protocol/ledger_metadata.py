@@ -16,7 +16,7 @@ from replog.protocol import chunks as index
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.chunks import Chunk, ChunkContents
 from replog.protocol.contents import Contents
-from replog.protocol.digest import DigestType
+from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.fragments import WRITER_TERM, Fragment
 from replog.protocol.gaps import Gap, merged
 from replog.protocol.quorum import Quorum
@@ -43,6 +43,9 @@ class Durability(enum.Enum):
 class LedgerMetadata:
     """One ledger. `token` names the attempt that wrote this version, so that a lost answer can be resolved (M1). `gaps` are
     the entries that members of its ensembles are known to lack (W7). `contents` is what it holds, once it is closed.
+
+    `creation` is random and never changes: it tells this ledger from another creation of the same id (M5). `revision` counts the
+    changes of the record: a lower one than was seen comes from a metastore that went back (W9).
 
     An unbounded ledger has a new term at each takeover (T2): `term` is the last one that a client claimed, and `owner` the nonce
     of that client's attempt; `open_term` is the last one that was opened for writing. Its fragments begin at `trim_to`, the first
@@ -73,8 +76,27 @@ class LedgerMetadata:
     durability: Durability = Durability.ACK_QUORUM
     full_before: int = 0
     chunks: tuple[Chunk, ...] = ()
+    creation: str = ""
+    revision: int = 1
     # Those that the record named when it was read, and that this value has loaded, changed or dropped.
     unnamed: tuple[Chunk, ...] = attrs.field(default=(), eq=False, repr=False)
+
+    def key(self, password: bytes) -> bytes:
+        """The key that bookies compare, of the ledger with this password (B7, M5)."""
+        return ledger_key(self.ledger_id, password, self.creation)
+
+    @property
+    def stored_key(self) -> bytes:
+        """What bookies store for that key (B7)."""
+        return bytes.fromhex(self.key_check)
+
+    def is_opened_by(self, password: bytes) -> bool:
+        """True if this is the ledger's password. An empty one is a password that everybody knows."""
+        return ledger_key_check(self.key(password)) == self.key_check
+
+    def digest(self, password: bytes) -> Digest:
+        """What computes the codes of the ledger with this password (W3)."""
+        return Digest(self.digest_type, self.ledger_id, password, self.creation)
 
     @property
     def last_fragment(self) -> Fragment:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import attrs
+
 from replog.errors import LedgerNotFoundError, ReplogError
 from replog.protocol.change import Change, Settled
 from replog.protocol.effects import Effect, ReadMetadata, WriteMetadata
@@ -87,7 +89,7 @@ class LedgerMachine(ABC):
 
     def _propose(self, metadata: LedgerMetadata) -> None:
         assert metadata.ledger_id == self.metadata.ledger_id, "a machine changes its own ledger's record"
-        self._change.propose(metadata.packed(self.version))
+        self._change.propose(attrs.evolve(metadata.packed(self.version), revision=self.metadata.revision + 1))
         self._repeat()
 
     def _repeat(self) -> None:

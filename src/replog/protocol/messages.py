@@ -33,6 +33,7 @@ class Status(enum.IntEnum):
     NO_ENTRY_IN_DOUBT = 9  # weak: not found, and the bookie cannot prove that its storage is complete (B8)
     NO_ENTRY_AFTER_LOSS = 10  # weak: not found, and the bookie knows that its storage lost something (B8)
     IN_DOUBT = 11  # a plain add to a ledger in doubt: refused, since the fence may have been lost (B8). Not Fenced
+    METASTORE_DOUBTED = 12  # the bookie's metastore may have gone back (B6a): nothing was changed; later
 
 
 class Denial(enum.Enum):
@@ -123,13 +124,17 @@ class ReadRequest:
 
 @attrs.define
 class CopyReadRequest(ReadRequest):
-    """As `ReadRequest`, to copy the batches. Without a `key` the sender has the role of a repairer: the transport has checked."""
+    """As `ReadRequest`, to copy the batches. Without a `key` the sender has the role of a repairer, which the transport has
+    checked, and `stored_key` is what the ledger's record has as `key_check`: a bookie that holds another creation of this id
+    refuses (M5)."""
+
+    stored_key: bytes = b""
 
 
 @attrs.define
 class RangesRequest:
     """Tell which of these entries are stored under this stamp (F3). The answer's `detail` is a `replog.protocol.holding.Holding`.
-    Without a `key` the sender has the role of a repairer: the transport has checked. Fences nothing."""
+    Without a `key` the sender has the role of a repairer, and `stored_key` is as in `CopyReadRequest`. Fences nothing."""
 
     request_id: int
     ledger_id: int
@@ -137,6 +142,7 @@ class RangesRequest:
     stamp: int
     first_entry_id: int
     last_entry_id: int
+    stored_key: bytes = b""
 
 
 @attrs.define
@@ -178,6 +184,7 @@ class AdminCommand(enum.IntEnum):
     COMPACT_ALL = 4
     SCRUB = 5
     LEDGER_DELETED = 6  # a hint: look soon whether this ledger still exists (B6). Clients may send it
+    CONFIRM_METASTORE = 7  # the metastore is right as it is, after a restore (B6a)
 
 
 @attrs.define

@@ -98,6 +98,7 @@ class LedgerReading:
         self._sought = (0, -1)  # what the record was read again for
         self._takes_guests = True  # while an answer has room for batches of all rotations of its bookie
         self._stage = _Stage.READING
+        self._complaints: dict[str, str] = {}  # by bookie: what it said instead of an answer
         self._effects: list[Effect] = []
         stride = metadata.quorum.stride
         self._rotations = [_Rotation(first_entry_id) for _ in range(stride)]
@@ -402,17 +403,21 @@ class LedgerReading:
         """This index has no such entry: so another one must."""
         self._unanswered(index, entry_id, doubt=False)
 
-    def read_unknown(self, index: int, entry_id: int) -> None:
-        """This index is silent, unreachable, refuses, or its copy is damaged (D2)."""
-        self._unanswered(index, entry_id, doubt=True)
+    def read_unknown(self, index: int, entry_id: int, complaint: str = "") -> None:
+        """This index is silent, unreachable, refuses, or its copy is damaged (D2); `complaint` is what it said itself."""
+        self._unanswered(index, entry_id, doubt=True, complaint=complaint)
 
-    def _unanswered(self, index: int, entry_id: int, doubt: bool) -> None:
+    def _unanswered(self, index: int, entry_id: int, doubt: bool, complaint: str = "") -> None:
         rotation = self._rotations[entry_id % len(self._rotations)]
         if rotation.asked_entry_id != entry_id or self._stage is _Stage.DONE:
             return
         assert entry_id == rotation.next_entry_id, "one entry of a rotation is asked for at a time"
         rotation.waiting &= ~(1 << index)
         rotation.doubted |= doubt << index
+        if complaint:
+            ensemble = self.metadata.fragment_of(entry_id).ensemble
+            assert index < len(ensemble), "only members of the ensemble are asked"
+            self._complaints[ensemble[index]] = complaint
         if index == rotation.preferred:
             rotation.preferred = None
         if rotation.order:
@@ -436,6 +441,8 @@ class LedgerReading:
         if rotation.doubted:
             doubted = ", ".join(ensemble[index] for index in range(len(ensemble)) if rotation.doubted >> index & 1)
             problem = f"no good copy at {asked}; {doubted} could not tell: retry when they are back (D2)"
+            said = [(each, self._complaints[each]) for each in ensemble if each in self._complaints]
+            problem += "".join(f"; {bookie_id}: {words}" for bookie_id, words in said)
             self._fail(EntryUnreadableError(ledger_id, entry_id, problem))
         else:
             self._fail(EntryNotFoundError(ledger_id, entry_id, f"confirmed, but none of {asked} has it: data was lost"))

@@ -60,6 +60,7 @@ from replog.protocol.messages import (
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
+    RepairRequest,
     Request,
     Response,
     Status,
@@ -89,7 +90,8 @@ _WRITE_LAST_ADD_CONFIRMED = struct.Struct("<qq32sI")  # ledger id, term, key, by
 _ADMIN = struct.Struct("<I")  # the command; behind it, for LEDGER_DELETED:
 _LEDGER_ID = struct.Struct("<q")
 _COPY = struct.Struct("<qq32sI32s")  # ledger id, term, key or zeros, CRC32C of an HMAC batch or 0, stored key
-_RANGES = struct.Struct("<qqqq32s")  # ledger id, stamp, first entry, last entry, key or zeros
+_RANGES = struct.Struct("<qqqq32s32s")  # ledger id, stamp, first entry, last entry, key or zeros, stored key or zeros
+_COPY_READ = struct.Struct("<qqqq32s32s")  # ledger id, entry id, stamp, bytes, key or zeros, stored key or zeros
 _NO_KEY = bytes(KEY_BYTES)  # of a repairer, which has a role instead
 # Status, last add confirmed, fence term, bytes of the detail, number of batches, bytes of the proof. Behind: detail, proof.
 _RESPONSE = struct.Struct("<IqqIII")
@@ -169,7 +171,7 @@ def _encode_admin(request: AdminRequest, pieces: list[bytes]) -> int:
 def _encode_copy(request: CopyRequest, pieces: list[bytes]) -> int:
     data = request.batch.data
     checksum = 0 if request.batch.digest_type is DigestType.CRC32C else crc32c(data)
-    keys = _key(request.key or _NO_KEY), _key(request.stored_key or _NO_KEY)
+    keys = _keys(request)
     fields = _COPY.pack(request.ledger_id, request.term, keys[0], checksum, keys[1])
     head = seal(COPY, 0, request.request_id, fields, len(data))
     pieces += (head, data)
@@ -178,18 +180,22 @@ def _encode_copy(request: CopyRequest, pieces: list[bytes]) -> int:
 
 def _encode_copy_read(request: CopyReadRequest, pieces: list[bytes]) -> int:
     numbers = request.ledger_id, request.entry_id, request.stamp, request.bytes_max
-    return _put(pieces, COPY_READ, request.request_id, _READ.pack(*numbers, _key(request.key or _NO_KEY)))
+    return _put(pieces, COPY_READ, request.request_id, _COPY_READ.pack(*numbers, *_keys(request)))
 
 
 def _encode_ranges(request: RangesRequest, pieces: list[bytes]) -> int:
     numbers = request.ledger_id, request.stamp, request.first_entry_id, request.last_entry_id
-    return _put(pieces, RANGES, request.request_id, _RANGES.pack(*numbers, _key(request.key or _NO_KEY)))
+    return _put(pieces, RANGES, request.request_id, _RANGES.pack(*numbers, *_keys(request)))
 
 
 def _put(pieces: list[bytes], kind: int, request_id: int, fields: bytes) -> int:
     frame = seal(kind, 0, request_id, fields)
     pieces.append(frame)
     return len(frame)
+
+
+def _keys(request: RepairRequest) -> tuple[bytes, bytes]:
+    return _key(request.key or _NO_KEY), _key(request.stored_key or _NO_KEY)
 
 
 def _key(key: bytes) -> bytes:
@@ -291,13 +297,15 @@ def _decode_copy(frame: Frame) -> CopyRequest:
 
 
 def _decode_copy_read(frame: Frame) -> CopyReadRequest:
-    ledger_id, entry_id, stamp, bytes_max, key = _READ.unpack_from(frame.fields)
-    return CopyReadRequest(frame.request_id, ledger_id, _key_or_nothing(key), entry_id, stamp, bytes_max)
+    ledger_id, entry_id, stamp, bytes_max, *keys = _COPY_READ.unpack_from(frame.fields)
+    key, stored_key = map(_key_or_nothing, keys)
+    return CopyReadRequest(frame.request_id, ledger_id, key, entry_id, stamp, bytes_max, stored_key)
 
 
 def _decode_ranges(frame: Frame) -> RangesRequest:
-    ledger_id, stamp, first, last, key = _RANGES.unpack_from(frame.fields)
-    return RangesRequest(frame.request_id, ledger_id, _key_or_nothing(key), stamp, first, last)
+    ledger_id, stamp, first, last, *keys = _RANGES.unpack_from(frame.fields)
+    key, stored_key = map(_key_or_nothing, keys)
+    return RangesRequest(frame.request_id, ledger_id, key, stamp, first, last, stored_key)
 
 
 def _key_or_nothing(key: bytes) -> bytes:

@@ -9,7 +9,8 @@ that the bookie holds on its directory, `labels`, and `draining`, if an administ
 
 The cookie, `cookies/ID`, says that the metastore knows this bookie (B4), whether it runs or not. Its field `lost` says that
 the bookie was declared lost (B8a), and `draining` that an administrator drains it. `labels` and `free_bytes` are what the
-bookie last reported. `encoding` says how readers treat unknown formats and fields.
+bookie last reported. By `token` and `times_raised` the bookie recognises its metastore (B6a). `encoding` says how readers treat
+unknown formats and fields.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import attrs
 from replog.abc import Metastore
 from replog.errors import MetastoreUncertainError, VersionConflictError
 from replog.records.encoding import corrupt, read_fields
+from replog.records.paths import LEDGER_ID_MAX
 
 BOOKIES_KEY = "bookies"
 READ_ONLY_BOOKIES_KEY = "read-only-bookies"
@@ -40,9 +42,21 @@ _ADDRESS_NAMES = (
     "has_failed",
     "labels",
     "draining",
+    "doubts_metastore",
+    "ledgers_below",
 )
 _PROBLEM_CHARACTERS_MAX = 2000
-_COOKIE_NAMES = ("format", "required", "lost", "loss_accepted", "draining", "labels", "free_bytes")
+_COOKIE_NAMES = (
+    "format",
+    "required",
+    "lost",
+    "loss_accepted",
+    "draining",
+    "labels",
+    "free_bytes",
+    "token",
+    "times_raised",
+)
 
 
 @attrs.frozen
@@ -62,7 +76,8 @@ class BookieAddress:
 
     `lock` names the lock on its directory (`Storage.lock_name`). `problem` says why the bookie takes no entries. `has_failed`
     is True if it never takes any again, because it has stopped (B10). A bookie that `is_draining` takes entries unless it is
-    `read_only`, too, but will be stopped for good."""
+    `read_only`, too, but will be stopped permanently. One that `doubts_metastore` is `read_only`; `problem` says why (B6a).
+    All ledgers that it ever held have ids below `ledgers_below`: no ledger gets a lower one any more (M5)."""
 
     endpoints: tuple[Endpoint, ...]
     read_only: bool = False
@@ -71,6 +86,8 @@ class BookieAddress:
     has_failed: bool = False
     labels: Mapping[str, str] = attrs.field(factory=dict)
     is_draining: bool = False
+    doubts_metastore: bool = False
+    ledgers_below: int = 0
 
 
 def announcement_key(bookie_id: str, *, read_only: bool) -> str:
@@ -92,6 +109,10 @@ def encode_address(address: BookieAddress) -> bytes:
         fields["labels"] = dict(address.labels)
     if address.is_draining:
         fields["draining"] = True
+    if address.doubts_metastore:
+        fields["doubts_metastore"] = True
+    if address.ledgers_below:
+        fields["ledgers_below"] = address.ledgers_below
     return json.dumps(fields).encode()
 
 
@@ -115,7 +136,8 @@ def decode_address(key: str, value: bytes) -> BookieAddress:
     # among the read-only ones without being it, so that older versions send no new ledgers there.
     labels, is_draining = _labels(key, fields), _flag(key, fields, "draining")
     read_only = read_only or (key.startswith(f"{READ_ONLY_BOOKIES_KEY}/") and not is_draining)
-    return BookieAddress(endpoints, read_only, lock, problem, has_failed, labels, is_draining)
+    doubts, below = _flag(key, fields, "doubts_metastore"), _number(key, fields, "ledgers_below")
+    return BookieAddress(endpoints, read_only, lock, problem, has_failed, labels, is_draining, doubts, below)
 
 
 def _labels(key: str, fields: Mapping[str, Any]) -> dict[str, str]:
@@ -132,6 +154,13 @@ def _flag(key: str, fields: Mapping[str, Any], name: str) -> bool:
     return value
 
 
+def _number(key: str, fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name, 0)
+    if type(value) is not int or not 0 <= value <= LEDGER_ID_MAX + 1:
+        raise corrupt(key, [f"{name} is {value!r}"])
+    return value
+
+
 def _is_pair(pair: object) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and all(isinstance(each, str) for each in pair)
 
@@ -141,14 +170,17 @@ class Cookie:
     """What the metastore knows of a bookie, whether it runs or not.
 
     A bookie that `is_lost` never serves again (B8a). `is_loss_accepted` is True if the operator who declared it lost accepted
-    that confirmed entries may be gone with it. One that `is_draining` will be stopped for good. `labels` and `free_bytes` are
-    what it reported when it last ran."""
+    that confirmed entries may be gone with it. One that `is_draining` will be stopped permanently. `labels` and `free_bytes` are
+    what it reported when it last ran. The bookie made `token`, and raises the counter `times_raised`, so that it recognises a
+    metastore that went back (B6a)."""
 
     is_lost: bool = False
     is_loss_accepted: bool = False
     is_draining: bool = False
     labels: Mapping[str, str] = attrs.field(factory=dict)
     free_bytes: int | None = None
+    token: str = ""
+    times_raised: int = 0
 
 
 def cookie_key(bookie_id: str) -> str:
@@ -169,6 +201,10 @@ def encode_cookie(cookie: Cookie) -> bytes:
         fields["labels"] = dict(cookie.labels)
     if cookie.free_bytes is not None:
         fields["free_bytes"] = cookie.free_bytes
+    if cookie.token:
+        fields["token"] = cookie.token
+    if cookie.times_raised:
+        fields["times_raised"] = cookie.times_raised
     return json.dumps(fields).encode() + b"\n"
 
 
@@ -179,7 +215,10 @@ def decode_cookie(key: str, value: bytes) -> Cookie:
     if free_bytes is not None and type(free_bytes) is not int:
         raise corrupt(key, [f"free_bytes is {free_bytes!r}"])
     lost, accepted = _flag(key, fields, "lost"), _flag(key, fields, "loss_accepted")
-    return Cookie(lost, accepted, _flag(key, fields, "draining"), _labels(key, fields), free_bytes)
+    token, times_raised = fields.get("token", ""), _number(key, fields, "times_raised")
+    if not isinstance(token, str):
+        raise corrupt(key, [f"token is {token!r}"])
+    return Cookie(lost, accepted, _flag(key, fields, "draining"), _labels(key, fields), free_bytes, token, times_raised)
 
 
 async def change_cookie(metastore: Metastore, bookie_id: str, change: Callable[[Cookie], Cookie]) -> Cookie:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LEDGER_ID_MAX = (1 << 63) - 1
 LEDGERS_KEY = "ledgers"
 LONG_LEDGERS_KEY = "long-ledgers"
+LEDGERS_VALUE = b'{"format": 1}\n'  # of LEDGERS_KEY: without it, nothing is known of any ledger (B6a)
 LOGS_KEY = "logs"
 CHUNKS_KEY = "ledger-chunks"
 NEXT_LEDGER_ID_KEY = "next-ledger-id"  # a decimal number above every ledger id that was given out; it only grows

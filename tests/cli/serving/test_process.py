@@ -27,6 +27,7 @@ from replog.errors import BookieUnreachableError, ReplogError
 from replog.protocol.batch import build
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import AddRequest, Response, Status
+from replog.records.ids import raise_next_ledger_id
 from replog.registry import Registry
 from replog.transports.tcp import TcpOptions, TcpTransport
 from tests import forks
@@ -265,6 +266,8 @@ async def test_accepted_entries_are_answered_before_leaving(tmp_path: Path, stor
     """What is durable was answered, and what was answered is durable: nothing is between the two when it is gone."""
     pusher = Pusher()
     with bookie_process(tmp_path, "--storage", storage) as bookie:
+        async with replog.connect(f"lmdb:{tmp_path / 'metadata'}") as client:
+            await raise_next_ledger_id(client._ledgers.records.metastore, 8)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 connection = await TcpTransport(TcpOptions()).connect(bookie.address, pusher, nursery)

@@ -182,10 +182,17 @@ SHELL_MUTANTS = (
             Patch(
                 maintenance,
                 "collect_garbage",
-                "if await drop_if_absent(ledger_id, bookie, metastore):\n            dropped",
-                "if ledger_id not in listed:\n            await bookie.drop(ledger_id)\n            dropped",
+                "dropped += await drop_absent(candidates[start : start + DROPS_MAX], bookie, metastore)",
+                "for each in candidates[start : start + DROPS_MAX]:\n"
+                "            await bookie.drop(each)\n"
+                "            dropped.append(each)",
             ),
-            Patch(maintenance, "collect_garbage", "await _candidates(here, metastore)", "here"),
+            Patch(
+                maintenance,
+                "collect_garbage",
+                "await _candidates(here, metastore)",
+                "[each for each in here if each not in listed]",
+            ),
         ),
         5,
     ),
@@ -349,7 +356,7 @@ SHELL_MUTANTS = (
             Patch(
                 Ledgers,
                 "authorize",
-                "if ledger_key_check(ledger_key(metadata.ledger_id, password)) != metadata.key_check:",
+                "if ledger_key_check(key) != metadata.key_check:",
                 "if False:",
             ),
         ),
@@ -359,7 +366,14 @@ SHELL_MUTANTS = (
         "doubt-not-bounded",
         "B8",
         "a bookie serves before it has found out which ledgers existed when its storage lost something",
-        (Patch(serving, "settle_doubt", "if server.storage.doubt().is_unbounded:", "if False:"),),
+        (
+            Patch(
+                serving,
+                "settle_doubt",
+                "if server.storage.doubt().is_unbounded and not server.guard.problem:",
+                "if False:",
+            ),
+        ),
         2,
         strategy="forgetful",
     ),

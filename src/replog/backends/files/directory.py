@@ -7,6 +7,7 @@
     logs/           000000000001.log, ... with 000000000001.index: entry logs
     durable-mark    how far the journal was synced: see `replog.backends.durable_mark`
     doubt           what was lost, and what this bookie can't vouch for
+    metastore-seen  what the bookie last saw of its metastore: see `replog.backends.sightings`
     reserve         a little space, given up for the catalog when the disk is full
     making.json     the identity of a storage whose journal is elsewhere, while it is being made
 
@@ -28,6 +29,7 @@ from replog.backends.directory import (
 from replog.backends.disk import Disk
 from replog.backends.durable_mark import OWN_NAMES as MARK_NAMES
 from replog.backends.files.catalog import NAME as CATALOG
+from replog.backends.sightings import OWN_NAMES as SIGHTING_NAMES
 from replog.errors import StorageIdentityError
 
 VERSION = 1
@@ -42,7 +44,7 @@ INSIDE = "inside"
 ELSEWHERE = "elsewhere"
 _OWN_FILES = (FORMAT_FILE, MAKING_FILE, CATALOG)
 OWN_NAMES = {*_OWN_FILES, *(f"{name}.tmp" for name in _OWN_FILES), RESERVE_FILE, LOCK_FILE, JOURNAL, LOGS}
-OWN_NAMES |= set(MARK_NAMES)
+OWN_NAMES |= {*MARK_NAMES, *SIGHTING_NAMES}
 
 
 @attrs.frozen

@@ -24,7 +24,7 @@ from functools import partial
 
 import attrs
 
-from replog.abc import Damage, Doubt, StoredRange
+from replog.abc import Damage, Doubt, Sighting, StoredRange
 from replog.backends.directory import DirectoryLock, LockedStorage, check_is_ours
 from replog.backends.disk import Disk, named_error, named_errors
 from replog.backends.files.checkpoint import Checkpointer
@@ -39,6 +39,7 @@ from replog.backends.files.opening import Opened, close_files, current_file, ope
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool
 from replog.backends.lifecycle import Lifecycle, State
+from replog.backends.sightings import read_sighting, write_sighting
 from replog.errors import ConfigError, StorageFailedError, StorageFullError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation
@@ -272,6 +273,16 @@ class FilesStorage(LockedStorage):
         """As `Storage.settle_doubt`."""
         with self._stopping():
             self._mark.settle(found, left)
+
+    def sighting(self) -> Sighting:
+        """As `Storage.sighting`."""
+        self._check_usable()
+        return read_sighting(self._disk, self._path, self._bookie_id)
+
+    def keep_sighting(self, sighting: Sighting) -> None:
+        """As `Storage.keep_sighting`."""
+        with self._stopping():
+            write_sighting(self._disk, self._path, self._bookie_id, sighting)
 
     def statistics(self) -> Mapping[str, float]:
         """As `Storage.statistics`: counters since the start, and gauges."""

@@ -3,6 +3,7 @@
     lock            says also since which boot of the machine the storage is open, or that it was closed
     durable-mark    the number of the last transaction that was committed (`durable_mark.py`)
     doubt           what the storage cannot vouch for
+    metastore-seen  what the bookie last saw of its metastore (`sightings.py`)
     data.mdb        all that is stored; made as data.mdb.new, and renamed when it is whole and synced
     lock.mdb        LMDB's table of readers
 
@@ -25,12 +26,14 @@ from replog.backends.directory import (
 from replog.backends.disk import Disk, write_all
 from replog.backends.durable_mark import OWN_NAMES as MARK_NAMES
 from replog.backends.lmdb.records import VERSION
+from replog.backends.sightings import OWN_NAMES as SIGHTING_NAMES
 from replog.runtime.lmdb_file import DATA_FILE, NEW_FILE
 from replog.runtime.platform import boot_id
 
 FORMAT_NAME = "replog lmdb storage"
 READERS_FILE = "lock.mdb"
-OWN_NAMES = {FORMAT_FILE, f"{FORMAT_FILE}.tmp", LOCK_FILE, DATA_FILE, NEW_FILE, READERS_FILE, *MARK_NAMES}
+OWN_NAMES = {FORMAT_FILE, f"{FORMAT_FILE}.tmp", LOCK_FILE, DATA_FILE, NEW_FILE, READERS_FILE}
+OWN_NAMES |= {*MARK_NAMES, *SIGHTING_NAMES}
 _BOOT_BYTES = 64  # of the lock file, behind the pid
 
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 import lmdb
 import trio
 
-from replog.abc import Damage, Doubt, StoredRange
+from replog.abc import Damage, Doubt, Sighting, StoredRange
 from replog.backends.directory import LockedStorage, check_is_ours
 from replog.backends.disk import Disk, named_errors
 from replog.backends.lifecycle import Lifecycle, State
@@ -33,6 +33,7 @@ from replog.backends.lmdb.records import LEDGER
 from replog.backends.lmdb.snapshot import BatchDamagedError, Snapshot
 from replog.backends.lmdb.transactions import Transactions
 from replog.backends.lmdb.writing import Changes, check_not_dropped, read_marks
+from replog.backends.sightings import read_sighting, write_sighting
 from replog.errors import ConfigError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch
@@ -186,6 +187,17 @@ class LMDBStorage(LockedStorage):
             # Only the next opening looks at all pages: until then more may be lost than is known.
             if not self._transactions.has_torn_page:
                 self._mark.settle(found, left)
+
+    def sighting(self) -> Sighting:
+        """As `Storage.sighting`."""
+        self._transactions.check_usable()
+        return read_sighting(Disk(), self._path, self.bookie_id)
+
+    def keep_sighting(self, sighting: Sighting) -> None:
+        """As `Storage.keep_sighting`."""
+        with self._commit_lock:
+            self._transactions.check_usable()
+            write_sighting(Disk(), self._path, self.bookie_id, sighting)
 
     # -- the seam: space and damage -------------------------------------------------------------------------------
 

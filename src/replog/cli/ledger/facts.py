@@ -11,7 +11,6 @@ from replog.api import Client
 from replog.cli.entries import as_time
 from replog.client.ledger_reader import LedgerReader
 from replog.errors import ReplogError
-from replog.protocol.digest import ledger_key, ledger_key_check
 from replog.protocol.model import LedgerMetadata
 
 _MEASURED_MAX = 64  # writers of a ledger: each costs a read of its last batch
@@ -118,7 +117,7 @@ async def _lengths(reader: LedgerReader, entry_id: int) -> tuple[int, int]:
 def has_password(metadata: LedgerMetadata) -> bool:
     """True if the ledger needs a password."""
     # The record does not say it, but anybody can compute the check of the empty password.
-    return metadata.key_check != ledger_key_check(ledger_key(metadata.ledger_id, b""))
+    return not metadata.is_opened_by(b"")
 
 
 def as_json(facts: LedgerFacts) -> dict[str, object]:

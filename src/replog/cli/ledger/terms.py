@@ -1,4 +1,4 @@
-"""`replog ledger create`, `take-over`, `trim` and `raise-term`: unbounded ledgers."""
+"""`replog ledger create`, `take-over`, `trim` and `raise-term`: unbounded ledgers. And `raise-ids`."""
 
 from __future__ import annotations
 
@@ -109,3 +109,20 @@ async def _raise_term(connection: Connection, ledger_id: int, for_programs: bool
         print_json({"ledger_id": ledger_id, "term": term})
     else:
         emit(f"ledger {ledger_id}: its term is {term} now\n")
+
+
+@takes_connection
+def raise_ids(connection: Connection, for_programs: AsJSON = False) -> None:
+    """Raise the next ledger id above every id that a bookie has ever seen, after metadata was restored from an old back-up.
+
+    So no ledger gets the id of a lost one, of which bookies have entries."""
+    run(_raise_ids, connection, for_programs)
+
+
+async def _raise_ids(connection: Connection, for_programs: bool) -> None:
+    async with client_from(connection) as client:
+        next_ledger_id = await client.raise_ledger_ids()
+    if for_programs:
+        print_json({"next_ledger_id": next_ledger_id})
+    else:
+        emit(f"the next ledger gets id {next_ledger_id} or a higher one\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any
 
+import attrs
 import trio
 import typer
 
@@ -69,6 +70,13 @@ def serve(
     ] = None,
     log_format: Annotated[str | None, _flag("json, text or auto: text on a terminal. Default: auto.", "FORMAT")] = None,
     log_level: Annotated[str | None, _flag("debug, info, warning or error. Default: info.", "LEVEL")] = None,
+    after_restore: Annotated[
+        bool,
+        typer.Option(
+            "--after-restore",
+            help="The metastore is right as it is, although the bookie has seen a newer one. For one start, after a restore.",
+        ),
+    ] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print what holds, and end.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
@@ -85,7 +93,7 @@ def serve(
     if show_config:
         _show(settings, for_programs=for_programs)
         return
-    _serve(settings)
+    _serve(attrs.evolve(settings, after_restore=after_restore))
 
 
 def _serve(settings: Settings) -> None:

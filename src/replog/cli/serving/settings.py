@@ -112,12 +112,17 @@ class Settings:
     logging: LoggingOptions
     client: ClientOptions
     shown: tuple[Shown, ...]
+    after_restore: bool = False
 
     @property
     def config(self) -> BookieConfig:
         """What `serve_bookie` takes."""
         return BookieConfig(
-            directory=self.options.data, metastore=self.options.metastore, options=self.options, client=self.client
+            directory=self.options.data,
+            metastore=self.options.metastore,
+            options=self.options,
+            client=self.client,
+            after_restore=self.after_restore,
         )
 
 

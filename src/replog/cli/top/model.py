@@ -29,6 +29,7 @@ class State(enum.Enum):
     WRITABLE = "writable"
     DRAINING = "draining"
     READ_ONLY = "read-only"
+    METASTORE_DOUBTED = "doubts"  # its metastore seems to have gone back (B6a)
     FAILED = "failed"  # its storage has stopped
     UNREACHABLE = "unreachable"
     UNKNOWN = "connecting"  # not asked yet
@@ -145,7 +146,8 @@ class _Bookie:
         self.endpoints: tuple[str, ...] = ()
         self.labels: Mapping[str, str] = {}
         self.is_read_only = False
-        self.problem = ""
+        self.problem = ""  # with it, as asked
+        self.announced_problem = ""  # why it takes no entries
         self.lost_at_s: float | None = None
         self.heard_at_s = now_s
         self._samples: deque[_Sample] = deque(maxlen=_SAMPLES_MAX)
@@ -165,7 +167,12 @@ class _Bookie:
         self.lost_at_s = now_s if self.lost_at_s is None else self.lost_at_s
 
     def row(self, now_s: float) -> Row:
-        row = Row(bookie_id=self.bookie_id, endpoints=self.endpoints, labels=self.labels, problem=self.problem)
+        row = Row(
+            bookie_id=self.bookie_id,
+            endpoints=self.endpoints,
+            labels=self.labels,
+            problem=self.problem or self.announced_problem,
+        )
         if self.lost_at_s is not None:
             version = self._samples[-1].statistics.version if self._samples else ""
             return attrs.evolve(
@@ -189,6 +196,8 @@ class _Bookie:
     def _state(self, numbers: Mapping[str, float]) -> State:
         if numbers.get("storage_failed"):
             return State.FAILED
+        if numbers.get("metastore_doubted"):
+            return State.METASTORE_DOUBTED
         if numbers.get("read_only", self.is_read_only):
             return State.READ_ONLY
         return State.DRAINING if numbers.get("draining") else State.WRITABLE
@@ -266,13 +275,16 @@ class Cluster:
         bookies: Mapping[str, tuple[Sequence[str], bool]],
         now_s: float,
         labels: Mapping[str, Mapping[str, str]] | None = None,
+        problems: Mapping[str, str] | None = None,
     ) -> None:
-        """These bookies are announced, with addresses, whether they are read-only, and labels. Others stay listed for a while."""
+        """These bookies are announced, with addresses, whether they are read-only, labels, and why they take no entries. Others
+        stay listed for a while."""
         self.problem = ""
         for bookie_id, (endpoints, is_read_only) in bookies.items():
             bookie = self._bookies.setdefault(bookie_id, _Bookie(bookie_id, now_s))
             bookie.endpoints, bookie.is_read_only = tuple(endpoints), is_read_only
             bookie.labels = (labels or {}).get(bookie_id, {})
+            bookie.announced_problem = (problems or {}).get(bookie_id, "")
         for bookie in list(self._bookies.values()):
             # Both: one that lost its announcement may answer still, and one that is announced may be only slow.
             is_gone = bookie.bookie_id not in bookies and bookie.lost_at_s is not None

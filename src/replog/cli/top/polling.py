@@ -62,7 +62,8 @@ class Poller:
         self._bookies.update((bookie.bookie_id, bookie) for bookie in found)
         announced = {bookie.bookie_id: (list(map(str, bookie.endpoints)), bookie.read_only) for bookie in found}
         labels = {bookie.bookie_id: bookie.labels for bookie in found}
-        self._cluster.announced(announced, trio.current_time(), labels)
+        problems = {bookie.bookie_id: bookie.problem for bookie in found}
+        self._cluster.announced(announced, trio.current_time(), labels, problems)
         for bookie_id in self._bookies.keys() - set(self._cluster.bookie_ids):
             del self._bookies[bookie_id]
 

@@ -21,6 +21,7 @@ _STYLES = {
     State.WRITABLE: "green",
     State.DRAINING: "yellow",
     State.READ_ONLY: "yellow",
+    State.METASTORE_DOUBTED: "red",
     State.FAILED: "bold red",
     State.UNREACHABLE: "bold red",
     State.UNKNOWN: "dim",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import trio
 
-from replog.abc import Doubt, DropLedger, Marks, Mutation, PutBatch, Storage, StoredRange
+from replog.abc import Doubt, DropLedger, Marks, Mutation, PutBatch, Sighting, Storage, StoredRange
 from replog.backends.dropped import EntryDroppedError
 from replog.backends.memory import MemoryStorage, _Content
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
@@ -277,6 +277,18 @@ class SimulatedStorage(Storage):
             noticed.doubted_below = min(noticed.doubted_below, left.doubted_below)
             self._world.count("doubt settled")
             self._world.tell(self.disk.name, f"vouches again from ledger {left.doubted_below} on")
+
+    def sighting(self) -> Sighting:
+        """As `Storage.sighting`."""
+        self._check()
+        return self._inner.sighting()
+
+    def keep_sighting(self, sighting: Sighting) -> None:
+        """As `Storage.keep_sighting`."""
+        self._check()
+        self._world.threads.sleep(self.disk.duration_s(self.disk.commit_s))
+        self._check()
+        self._inner.keep_sighting(sighting)
 
     def free_bytes(self) -> int | None:
         """As `Storage.free_bytes`."""
