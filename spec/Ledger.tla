@@ -107,6 +107,16 @@ AckedAt(c, client, id) ==
      \/ <<i, id>> \in client.kept
      \/ ~Holds("C6") /\ \E b \in Bookies : <<c, b, i, id>> \in acks}
 IsAcked(c, client, id, quorum) == Cardinality(AckedAt(c, client, id)) >= quorum
+
+\* C9: while a change is under way, only indices count that have the same bookie in the old fragment and in the new one.
+Replaced(client) == IF client.stage = "CHANGING" THEN {i \in Indices : client.wanted[i] # client.ens[i]} ELSE {}
+IsCounted(c, client, id, quorum) ==
+  Cardinality(AckedAt(c, client, id) \ (IF Holds("C9") THEN Replaced(client) ELSE {})) >= quorum
+MayLack(indices) == \A rotation \in Indices : Cardinality(WriteSet(rotation) \ indices) >= Max(Qa, Qw - Qa + 1)      \* C7
+\* C1: everywhere else a change freezes confirmations. A planned fragment replaces nobody here, and anybody in the code.
+IsFrozen(client) ==
+  /\ client.stage = "CHANGING" /\ Holds("C1")
+  /\ Replaced(client) = {} \/ ~MayLack(Replaced(client))
 KeptAt(c, client, indices) == {pair \in indices \X {e.id : e \in client.sent} : pair[1] \in AckedAt(c, client, pair[2])}
 
 ----------------------------------------------------------------------------- 
@@ -170,11 +180,12 @@ BookieAccepts(m) ==
   /\ <<fence, stored, acks, claim>>' # <<fence, stored, acks, claim>>
   /\ UNCHANGED <<meta, cas, clients, doubt, declared, adds, answers, faults>>
 
-\* W5: the writer published its last add confirmed. Nothing but the highest matters, so it is not a message of its own.
+\* W5: the writer published its last add confirmed, during a change to the bookies that stay (C9). Nothing but the highest matters,
+\* so it is not a message of its own.
 BookieHearsConfirmed(b, c) ==
   LET new == [id |-> clients[c].lac, stamp |-> FragmentOf(meta.fragments, clients[c].lac).term] IN
-  /\ clients[c].stage = "STEADY"
-  /\ b \in Members(clients[c].ens)
+  /\ clients[c].stage \in {"STEADY", "CHANGING"}
+  /\ \E i \in Indices \ Replaced(clients[c]) : clients[c].ens[i] = b
   /\ MayAccept(b, clients[c].term)
   /\ new.id > claim[b].id
   /\ fence' = Raised(b, clients[c].term)
@@ -217,26 +228,26 @@ WriterAdds(c) ==                                                                
   LET client == clients[c]
       entry == [id |-> client.pushed + 1, stamp |-> client.term, by |-> c, lac |-> client.lac,
                 lac_stamp |-> IF client.lac = NoEntry THEN 0 ELSE FragmentOf(meta.fragments, client.lac).term]
-      failed == IF client.stage = "CHANGING" THEN {i \in Indices : client.wanted[i] # client.ens[i]} ELSE {}
   IN
   /\ client.stage \in {"STEADY", "CHANGING"}
   /\ entry.id < EntriesMax
-  /\ adds' = adds \cup Sends(c, client.term, {entry}, Indices \ failed, client.ens, NoClaim)
+  /\ adds' = adds \cup Sends(c, client.term, {entry}, Indices \ Replaced(client), client.ens, NoClaim)
   /\ clients' = [clients EXCEPT ![c].pushed = entry.id, ![c].sent = @ \cup {entry}]
   /\ UNCHANGED <<meta, cas, fence, stored, claim, doubt, declared, acks, answers, faults, history>>
 
-WriterConfirms(c, last) ==                                                                   \* W2
+\* During a change `sent` keeps what is confirmed: the bookies that it brings in get that, too (C9).
+WriterConfirms(c, last) ==                                                                   \* W2, C1, C9
   LET client == clients[c] IN
   /\ \/ client.stage = "STEADY"
-     \/ client.stage = "CHANGING" /\ ~Holds("C1")
+     \/ client.stage = "CHANGING" /\ ~IsFrozen(client)
      \/ client.stage = "CLOSING" /\ ~Holds("R1 freeze")
   /\ last \in client.lac + 1 .. client.pushed
   /\ IF Holds("W2")
-     THEN \A id \in client.lac + 1 .. last : IsAcked(c, client, id, Qa)
-     ELSE IsAcked(c, client, last, Qa)
+     THEN \A id \in client.lac + 1 .. last : IsCounted(c, client, id, Qa)
+     ELSE IsCounted(c, client, last, Qa)
   /\ clients' = [clients EXCEPT
        ![c].lac = last,
-       ![c].sent = {e \in @ : e.id > last},
+       ![c].sent = IF client.stage = "CHANGING" THEN @ ELSE {e \in @ : e.id > last},
        ![c].kept = {pair \in @ : pair[2] > last}]
   /\ UNCHANGED <<meta, cas, fence, stored, claim, doubt, declared, adds, acks, answers, faults, history>>
 
@@ -252,11 +263,11 @@ NewFragment(client, ens) ==
    ensemble |-> ens, term |-> client.term]
 
 Moved(client, c) ==                                                                          \* C5
-  [client EXCEPT !.stage = "STEADY", !.ens = client.wanted, !.wanted = <<>>,
+  [client EXCEPT !.stage = "STEADY", !.ens = client.wanted, !.wanted = <<>>, !.sent = {e \in @ : e.id > client.lac},
      !.kept = IF Holds("C5") THEN {} ELSE @ \cup KeptAt(c, client, Indices)]
 
 Resends(client, c) ==
-  Sends(c, client.term, client.sent, {i \in Indices : client.ens[i] # client.wanted[i]}, client.wanted, NoClaim)
+  Sends(c, client.term, client.sent, Replaced(client), client.wanted, NoClaim)
 
 \* A compare-and-set on the version that the client knows, which is the current one. Later ones fail: WriterFindsRecordChanged.
 Propose(c, record) ==
@@ -330,6 +341,13 @@ WriterLearnsChange(c) ==
   /\ cas' = [cas EXCEPT ![c] = NoCas]
   /\ UNCHANGED <<meta, fence, stored, claim, doubt, declared, acks, answers, faults, history>>
 
+\* Without C9's time-out a writer that waits too long takes its change for undone, though it may be written later.
+WriterTimesOut(c) ==
+  /\ ~Holds("C9 time-out")
+  /\ clients[c].stage = "CHANGING" /\ cas[c].stage = "sent"
+  /\ clients' = [clients EXCEPT ![c].stage = "STEADY", ![c].wanted = <<>>]
+  /\ UNCHANGED <<meta, cas, fence, stored, claim, doubt, declared, adds, acks, answers, faults, history>>
+
 \* C4: somebody else was first. Only a repair leaves the ledger open; the writer adopts that and proposes again (F4).
 WriterMeetsConflict(c) ==
   LET client == clients[c]
@@ -340,7 +358,7 @@ WriterMeetsConflict(c) ==
   /\ client.stage \in {"CHANGING", "CLOSING"}
   /\ cas[c].stage = "lost"
   /\ IF again /\ (client.stage = "CHANGING" \/ is_open)
-     THEN /\ clients' = [clients EXCEPT ![c].version = meta.version]
+     THEN /\ clients' = [clients EXCEPT ![c].version = meta.version, ![c].sent = {e \in @ : e.id > client.lac}]
           /\ cas' = [cas EXCEPT ![c] = [stage |-> "sent", version |-> meta.version,
                record |-> IF client.stage = "CHANGING"
                           THEN [meta EXCEPT !.fragments = WithFragment(@, fragment), !.version = @ + 1]
@@ -634,6 +652,7 @@ Next ==
           \/ RollsMax > 0 /\ WriterRolls(c)
           \/ MayClose /\ WriterProposesEnd(c)
           \/ WriterLearnsChange(c)
+          \/ WriterTimesOut(c)
           \/ WriterMeetsConflict(c)
           \/ (MayEnd \/ RepairsMax > 0 \/ TrimsMax > 0) /\ WriterFindsRecordChanged(c)
           \/ WriterLearnsEnd(c)
@@ -679,6 +698,10 @@ ClosedIsAtAckQuorum ==
   LossesMax = 0 =>
     \A id \in TrimTo .. (IF meta.state = "CLOSED" THEN meta.last ELSE Last(meta.fragments).first - 1) :
       Cardinality(CopiesOf(id)) >= Qa
+
+\* I2, C9: also while the ledger is open, and whichever change of its record is under way.
+ConfirmedIsAtAckQuorum ==
+  LossesMax = 0 => \A id \in TrimTo .. ConfirmedThrough : Cardinality(CopiesOf(id)) >= Qa
 
 \* I5
 FragmentsAreValid ==
@@ -727,6 +750,8 @@ NeverMovesOn == ~(meta.state = "CLOSED" /\ Len(meta.fragments) = 2 /\ meta.last 
 NeverTrimsAndTakesOver ==
   ~(faults.trims > 0 /\ meta.state = "OPEN" /\ (\A b \in Bookies : \A e \in stored[b] : e.id > 0)
     /\ \E r \in Recoveries : clients[r].stage = "STEADY" /\ clients[r].lac = 1)
+NeverConfirmsInChange ==
+  ~(\E c \in Clients : clients[c].stage = "CHANGING" /\ \E e \in clients[c].sent : e.id <= clients[c].lac)
 NeverDeposes == ~(clients[Creator].lac = 0 /\ \E r \in Recoveries : clients[r].fenced # {})
 
 \* What comes after the end, when nobody has anything left to do, is not looked at.

@@ -63,7 +63,10 @@ WriterSends(c, b, i, ids, confirmed) ==                                         
   IN
   /\ client.stage \in {"STEADY", "CHANGING"}
   /\ client.ens[i] = b
-  /\ \A id \in ids : i \in WriteSet(id) /\ id > client.lac
+  /\ i \notin Replaced(client)
+  /\ \A id \in ids : i \in WriteSet(id)
+  \* What was confirmed during a change is sent to the bookies that it brought in (C9).
+  /\ \A id \in ids : id > client.lac \/ id >= Last(meta.fragments).first
   /\ \A e \in known : e.lac = confirmed
   /\ confirmed <= client.lac
   /\ adds' = adds \cup {[to |-> b, at |-> i, entry |-> e, from |-> c, term |-> client.term, proof |-> NoClaim] : e \in known \cup new}
@@ -72,12 +75,12 @@ WriterSends(c, b, i, ids, confirmed) ==                                         
   /\ cas' = Learned(c)
   /\ UNCHANGED <<meta, fence, stored, claim, acks>> /\ Quiet
 
-TraceConfirms(c, last) ==                                                                        \* W2, C1, C5, C6, R1
+TraceConfirms(c, last) ==                                                                    \* W2, C1, C5, C6, C9, R1
   LET client == Current(c) IN
-  /\ client.stage = "STEADY"
+  /\ client.stage \in {"STEADY", "CHANGING"} /\ ~IsFrozen(client)
   /\ last > client.lac
-  /\ \A id \in client.lac + 1 .. last : id \in IdsOf(client.sent) /\ IsAcked(c, client, id, Qa)
-  /\ clients' = [clients EXCEPT ![c] = [client EXCEPT !.lac = last, !.sent = {e \in @ : e.id > last}]]
+  /\ \A id \in client.lac + 1 .. last : id \in IdsOf(client.sent) /\ IsCounted(c, client, id, Qa)
+  /\ clients' = [clients EXCEPT ![c] = [client EXCEPT !.lac = last]]
   /\ cas' = Learned(c)
   /\ UNCHANGED <<meta, fence, stored, claim, adds, acks>> /\ Quiet
 
@@ -88,7 +91,8 @@ TraceProposesEnsemble(c, first, ens) ==                                         
       stage == IF Last(meta.fragments) = fragment THEN "written" ELSE "sent"
   IN
   /\ client.stage \in {"STEADY", "CHANGING"}
-  /\ first = client.lac + 1
+  \* A repeat is the same, whatever was confirmed since (C9).
+  /\ first = client.lac + 1 \/ stage = "written" \/ (client.stage = "CHANGING" /\ cas[c].record = fragment)
   /\ Cardinality(Members(ens)) = E
   /\ clients' = [clients EXCEPT ![c] = [client EXCEPT !.stage = "CHANGING", !.wanted = ens]]
   /\ cas' = [cas EXCEPT ![c] = [stage |-> stage, version |-> 0, record |-> fragment]]

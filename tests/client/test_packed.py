@@ -255,5 +255,6 @@ async def test_they_move_along_when_a_bookie_fails(autojump_clock: trio.testing.
             await gone.kill()
             await writer.push_packed(packed(*ENTRIES))
             await writer.flush()
+            await trio.testing.wait_all_tasks_blocked()
             assert gone.bookie_id not in writer.metadata.last_fragment.ensemble
         assert await read_ledger(client, writer.ledger_id) == [b"first", *ENTRIES]

@@ -11,6 +11,7 @@ _FIRST = {
         "tests/client/test_records.py",
         "tests/client/test_ids.py",
         "tests/bookie/test_metastore_guard.py",
+        "tests/client/test_silent_metastore.py",
     ),
     "ledger_writer.py": (
         "tests/client/test_writer.py",
@@ -22,7 +23,11 @@ _FIRST = {
     "scan.py": ("tests/client/test_reader.py",),
     "record_watch.py": ("tests/client/test_record_watch.py",),
     "sending.py": ("tests/client/test_writer.py", "tests/client/test_ensemble_change.py"),
-    "watching.py": ("tests/client/test_writer.py",),
+    "watching.py": (
+        "tests/client/test_writer.py",
+        "tests/client/test_lagging.py",
+        "tests/client/test_silent_metastore.py",
+    ),
 }
 _THEN = ("tests/client", "tests/simulator/shells")
 
@@ -280,5 +285,37 @@ MUTANTS = (
         "channel.note_late(request_ids)",
         "pass",
         "each of a thousand ledgers that are closed beside a bookie that hangs waits for it",
+    ),
+    _mutant(
+        "silence-fails-the-writer",
+        "C9",
+        "ledger_records.py",
+        "            machine.metadata_silent(error)",
+        "            machine.abandon(error)",
+        "a metastore that is silent for ten seconds ends a writer whose entries are all confirmed",
+    ),
+    _mutant(
+        "hanging-bookie-is-waited-for",
+        "C9",
+        "watching.py",
+        "if any(self._silence_s(channel) < patience_s for _, channel in self._behind(_LAG_BYTES_MAX)):",
+        "if self._behind(_LAG_BYTES_MAX):",
+        "a fast writer stands still for a bookie that hangs, though the others confirm",
+    ),
+    _mutant(
+        "slow-bookie-is-left-behind",
+        "W6",
+        "watching.py",
+        "known if known is not None and known[0] == oldest else (oldest, now_s)",
+        "(oldest, now_s) if known is None else (oldest, known[1])",
+        "a bookie that is far behind and answers is not waited for: it is given up, or memory grows",
+    ),
+    _mutant(
+        "nothing-published-in-a-change",
+        "W5",
+        "watching.py",
+        "        self.awaited_sends = 0\n        if self.is_due:",
+        "        if self._machine.is_changing:\n            return\n        self.awaited_sends = 0\n        if self.is_due:",
+        "followers of an idle writer do not see its last entry while the metastore is silent",
     ),
 )

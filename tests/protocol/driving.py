@@ -123,12 +123,19 @@ class Cluster:
     def digest(self, ledger_id: int = 7) -> Digest:
         return Digest(self.digest_type, ledger_id, PASSWORD)
 
-    def writer(self, ledger_id: int = 7, nonce: str = "w1", missing: int = 0) -> Writer:
+    def writer(self, ledger_id: int = 7, nonce: str = "w1", missing: int = 0, kept_bytes_max: int = 1 << 20) -> Writer:
         """Its creator's: whatever has become of the ledger since. The indices in `missing` were away at its creation."""
         if ledger_id not in self.created:
             self.create_ledger(ledger_id)
-        metadata = self.created[ledger_id]
-        return Writer(self, LedgerWriting(metadata, 0, self.digest(ledger_id), nonce, missing=missing), ledger_id)
+        machine = LedgerWriting(
+            self.created[ledger_id],
+            0,
+            self.digest(ledger_id),
+            nonce,
+            missing=missing,
+            kept_bytes_max=kept_bytes_max,
+        )
+        return Writer(self, machine, ledger_id)
 
     def recovery(self, ledger_id: int = 7, nonce: str = "w2", *, takes_over: bool = False) -> Recovery:
         metadata, version = self.records[ledger_id]

@@ -228,25 +228,32 @@ def test_x14_no_ack_counts_from_an_ensemble_before_its_cas() -> None:
 
 @pytest.mark.parametrize("moment", ["choosing", "writing"])
 def test_x15_acks_between_choosing_the_first_entry_and_the_cas(moment: str) -> None:
-    """Issues 4651, 4097. Rules C1, C2."""
+    """Issues 4651, 4097. Rules C1, C2, C9."""
     cluster = Cluster()
     w1 = cluster.writer()
     w1.add(b"e0")
     w1.add(b"e1")
-    w1.fail(SendAdd, "b3", 0)  # the change begins: the fragment will start at 0
+    w1.add(b"e2")
+    w1.deliver(SendAdd, "b3", 2)
+    w1.fail(SendAdd, "b3", 0)  # the change begins
     if moment == "writing":
         w1.deliver(ChooseReplacements)
     for entry_id in (0, 1):
         w1.deliver(SendAdd, "b1", entry_id)
-        w1.deliver(SendAdd, "b2", entry_id)  # both reach their quorum meanwhile
-    assert w1.machine.last_add_confirmed == -1
+        w1.deliver(SendAdd, "b2", entry_id)  # both reach their quorum meanwhile, without the index that is replaced
+    w1.deliver(SendAdd, "b1", 2)
+    assert w1.confirmed[-1] == 1, "entry 2 is on b1, and on b3, which the new fragment does not name"
     if moment == "choosing":
         w1.deliver(ChooseReplacements)
-    assert w1.find(WriteMetadata)[0].metadata.last_fragment.first_entry_id == 0
+    first = 0 if moment == "writing" else 2
+    assert w1.find(WriteMetadata)[0].metadata.last_fragment.first_entry_id == first
     w1.deliver(WriteMetadata)
-    assert w1.confirmed == [1]  # from b1 and b2, whom the new fragment names as well
-    assert cluster.metadata().last_fragment.first_entry_id == 0
+    assert w1.confirmed[-1] == 1
+    assert cluster.metadata().last_fragment.first_entry_id == first
     assert all(cluster.copies(entry_id) >= 2 for entry_id in (0, 1))
+    w1.run()
+    assert w1.confirmed[-1] == 2
+    assert all(cluster.copies(entry_id) >= 2 for entry_id in (0, 1, 2))
 
 
 def test_x16_a_racing_fence_and_add_pass_through_one_object() -> None:

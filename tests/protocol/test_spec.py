@@ -33,6 +33,7 @@ RULES = {
     "C6": "a late ack from a replaced bookie counts for nothing",
     "C7": "an ensemble may name a known bookie that is away, as long as every write set can be written and recovered",
     "C8": "a bookie that is there is preferred to one that is away",
+    "C9": "a failed index does not stop confirmations by the others, and does not count before its change has ended",
     "R1": "a writer closes at its last add confirmed",
     "R2": "fence until each write quorum is covered",
     "R3": "no answer to a fencing request before key and fence are durable",

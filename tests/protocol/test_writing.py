@@ -40,7 +40,10 @@ class Writing(RuleBasedStateMachine):
         fragment = Fragment(0, tuple(BOOKIES[: quorum.ensemble]))
         self.record = LedgerMetadata(7, quorum, DigestType.CRC32C, "", (fragment,), token="creator's")
         self.version = 0
-        self.machine = LedgerWriting(self.record, 0, Digest(DigestType.CRC32C, 7, b""), "nonce", missing=missing)
+        kept_bytes_max = data.draw(st.sampled_from([0, 3, 9, 1 << 20]))
+        digest = Digest(DigestType.CRC32C, 7, b"")
+        self.machine = LedgerWriting(self.record, 0, digest, "nonce", missing=missing, kept_bytes_max=kept_bytes_max)
+        self.proposals: dict[str, LedgerMetadata] = {}  # by token
         self.was_missing = missing
         self.away = {index for index in range(quorum.ensemble) if missing >> index & 1}
         self.sent: list[SendAdd] = []  # everything ever sent: an answer may come at any time, or twice
@@ -62,12 +65,22 @@ class Writing(RuleBasedStateMachine):
                 self.sent.append(effect)
             elif isinstance(effect, Confirmed):
                 assert self.confirmed < effect.last_add_confirmed < len(self.payloads)  # W2: in order
-                assert not self.machine.is_changing  # C1
+                assert not self.machine.is_changing or self.quorum.may_lack(self.machine.unused)  # C1, C9
                 self.confirmed = effect.last_add_confirmed
             elif isinstance(effect, Finished | Failed):
                 self.end = effect
             else:
+                if isinstance(effect, WriteMetadata):
+                    self.check_proposal(effect.metadata)
                 self.waiting.append(effect)
+
+    def check_proposal(self, proposed: LedgerMetadata) -> None:
+        """C9: behind what is confirmed when it is sent for the first time; and a repeat sends the same."""
+        if proposed.token in self.proposals:
+            assert proposed == self.proposals[proposed.token]
+        elif proposed.state is LedgerState.OPEN:
+            assert proposed.last_fragment.first_entry_id == self.confirmed + 1
+        self.proposals[proposed.token] = proposed
 
     def take(self, kind: type) -> Any:
         effect = next(each for each in self.waiting if isinstance(each, kind))
@@ -146,14 +159,14 @@ class Writing(RuleBasedStateMachine):
         self.collect()
 
     def check_successor(self, new: LedgerMetadata) -> None:
-        """O8: an ensemble is changed at the end only, behind what is confirmed; closed is closed at what is confirmed."""
+        """O8: an ensemble is changed at the end only; closed is closed at what is confirmed."""
         firsts = [fragment.first_entry_id for fragment in new.fragments]
         assert firsts == sorted(set(firsts))
         assert all(len(set(fragment.ensemble)) == self.quorum.ensemble for fragment in new.fragments)
         if new.state is LedgerState.CLOSED:
             assert new.last_entry_id == self.confirmed
         else:
-            assert new.last_fragment.first_entry_id == self.confirmed + 1
+            assert new.last_fragment.first_entry_id <= self.confirmed + 1
 
     @precondition(lambda self: self.waits_for(ReadMetadata))
     @rule()

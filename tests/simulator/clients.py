@@ -215,7 +215,11 @@ class WriterShell(LedgerShell):
         if missing is None:
             missing = sum(1 << gap.index for gap in metadata.gaps)
         self.oracle.facts.sendings.starts[nonce] = self.first - 1
-        self.machine = LedgerWriting(metadata, version, self.digest, nonce, missing=missing)
+        # Of some writers so little that what is confirmed during a change is dropped as a gap (C9).
+        kept_bytes_max = (0, 15, 40, 1 << 20)[mix(self.world.plan.seed * 1000 + metadata.ledger_id + 7) % 4]
+        self.machine = LedgerWriting(
+            metadata, version, self.digest, nonce, missing=missing, kept_bytes_max=kept_bytes_max
+        )
         if missing:
             self.world.count("ledger created without some of its bookies")
         self.submitted = 0
@@ -272,6 +276,8 @@ class WriterShell(LedgerShell):
             if self.world.transcript is not None:
                 self.world.tell(f"{self.client.name}: confirmed {self.ledger_id}/{effect.last_add_confirmed}")
             self.oracle.clients.confirmed(self.ledger_id, effect.last_add_confirmed, self.term)
+            if self.machine.is_changing:
+                self._count_confirmed_in_change()
             if self.on_changed is not None:
                 self.on_changed()
         elif isinstance(effect, ChooseReplacements):
@@ -291,12 +297,21 @@ class WriterShell(LedgerShell):
             self._retrying = True
             self.client.after(RETRY, self._retry_missing)
 
+    def _count_confirmed_in_change(self) -> None:
+        self.world.count("confirmed during an ensemble change")
+        durable, _ = self.client.metastore.records[self.ledger_id]
+        assert isinstance(durable, LedgerMetadata)
+        if durable.last_fragment != self.machine.metadata.last_fragment:
+            self.world.count("confirmed while the outcome of a change was unknown")
+
     def _send_add(self, effect: SendAdd) -> None:
         request = AddRequest(0, self.ledger_id, self.key, self.term, effect.batch)
         index, bookie_id, first = effect.index, effect.bookie_id, effect.batch.first_entry_id
         self.oracle.facts.sendings.sent(self.nonce, bookie_id, effect.batch)
         if first <= self._sent_through:
             self.world.count("resent to a replacement")
+        if first <= self.machine.last_add_confirmed:
+            self.world.count("confirmed copy sent to a replacement")
 
         def answered(response: Response | None, in_time: bool) -> None:
             machine = self.machine
@@ -342,6 +357,9 @@ class WriterShell(LedgerShell):
                 self.world.count("writer fenced" + (" with unconfirmed entries" if effect.error.unconfirmed else ""))
                 self.oracle.clients.writer_fenced(self.ledger_id, effect.error.unconfirmed, self.first, self.term)
         else:
+            firsts = {each.first_entry_id for each in effect.metadata.fragments[1:]}
+            if any(gap.first_entry_id in firsts for gap in effect.metadata.gaps):
+                self.world.count("confirmed copies were dropped as a gap")
             self.oracle.clients.writer_closed(self.ledger_id, self.client.metastore.chunks.whole(effect.metadata))
         if self.world.transcript is not None:
             self.world.tell(f"{self.client.name}: writer of {self.ledger_id} ended: {self.error or 'closed'}")

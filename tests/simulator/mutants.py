@@ -20,6 +20,7 @@ from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.protocol.writing_back import WritingBack
 from tests.simulator.bookies import SimulatedBookie
+from tests.simulator.change_mutants import CHANGE_MUTANTS
 from tests.simulator.disks import LedgerOnDisk
 from tests.simulator.log_mutants import LOG_MUTANTS
 from tests.simulator.loss_mutants import LOSS_MUTANTS
@@ -117,7 +118,7 @@ MUTANTS = (
         "late-acks-counted",
         "C6",
         "a late acknowledgement counts for the index, whoever stands there now",
-        (Patch(LedgerWriting, "add_confirmed", "self._members.bookies[index] != bookie_id or ", ""),),
+        (Patch(LedgerWriting, "add_confirmed", " or self._members.bookies[index] != bookie_id", ""),),
         250,
         scenario="ledger",
         strategy="late",
@@ -125,13 +126,13 @@ MUTANTS = (
     Mutant(
         "completion-during-change",
         "C1",
-        "issues 3005, 4097, 4651 (X15): entries are confirmed while the ensemble changes",
+        "issues 3005, 4097, 4651 (X15): whoever acknowledged, entries are confirmed while the ensemble changes",
         (
             Patch(
                 LedgerWriting,
-                "add_confirmed",
-                "if self._stage is _Stage.STEADY:",
-                "if self._stage is not _Stage.CLOSING:",
+                "_count",
+                "if stage is _Stage.STEADY:",
+                "if stage in _OPEN:",
             ),
         ),
         150,
@@ -176,8 +177,8 @@ MUTANTS = (
             Patch(
                 LedgerWriting,
                 "_complete",
-                "if pending.acknowledged.bit_count() < ack:",
-                "if pending.acknowledged.bit_count() < ack and pending is gathered[0]:",
+                "if (pending.acknowledged & counted).bit_count() < ack:",
+                "if (pending.acknowledged & counted).bit_count() < ack and pending is gathered[0]:",
             ),
         ),
         60,
@@ -228,12 +229,7 @@ MUTANTS = (
         "entries are confirmed between the closing CAS and its answer",
         (
             Patch(LedgerWriting, "close", "    self._gatherings.clear()\n    self._pending.clear()\n", ""),
-            Patch(
-                LedgerWriting,
-                "add_confirmed",
-                "if self._stage is _Stage.STEADY:",
-                "if self._stage in (_Stage.STEADY, _Stage.CLOSING):",
-            ),
+            Patch(LedgerWriting, "close", "self._counted = 0", "self._counted = self._members.everybody"),
         ),
         300,
         scenario="ledger",
@@ -397,6 +393,7 @@ MUTANTS = (
         (Patch(LedgerOnBookie, "_refusal", "if not is_known and self.is_foreign(request.key) and", "if False and"),),
         40,
     ),
+    *CHANGE_MUTANTS,
     *LOSS_MUTANTS,
     Mutant(
         "closed-elsewhere-is-closed",

@@ -76,6 +76,34 @@ def _closing(chance: random.Random, bookies: list[str]) -> list[Op]:
     return ops
 
 
+def _silent(chance: random.Random, bookies: list[str]) -> list[Op]:
+    """A bookie fails while the metastore does as it is asked and its answers are lost: the writer goes on, and does not know
+    which record there is. The bookie lacks some entries and acknowledges later ones; another one is late. At the end the writer
+    closes, or dies and is recovered without a bookie."""
+    fails, other = chance.sample(bookies[:3], 2)
+    ops = _burst(chance, 10)
+    start, silence = 200 + chance.randint(0, 100), chance.randint(300, 2500)
+    ways = chance.choice(((("m", "w1"),), (("m", "w1"),), (("m", "w1"), ("w1", "m"))))
+    ops += [Op(start, "cut", source, (target, str(silence))) for source, target in ways]
+    failing = start + chance.randint(-60, 40)
+    ops.append(Op(failing, "cut", "w1", (fails, str(chance.choice((10, 20, 30, 400))))))
+    ops.append(Op(failing - 30, "slow", other, (str(chance.choice((5, 40, 80))),)))
+    for turn in range(chance.randint(4, 16)):
+        time = failing - 5 + 14 * turn + chance.randrange(14)
+        ops.append(Op(time, "append", "w1", (chance.choice("1112"),)))
+    for turn in range(chance.randint(0, 6)):
+        ops += _burst(chance, failing + 250 + 60 * turn + chance.randrange(60))
+    if chance.random() < 0.2:
+        ops.append(Op(start + chance.randint(100, 900), "crash", other, (str(chance.randint(50, 500)),)))
+    end = start + silence + chance.randint(-200, 400)
+    if chance.random() < 0.4:
+        ops += [Op(end, "kill", "w1"), Op(end + 20, "recover", "r1", ("3",))]
+        ops += [Op(end, "cut", one, (another, "2500")) for one, another in (("r1", other), (other, "r1"))]
+    elif chance.random() < 0.3:
+        ops.append(Op(start + chance.randint(150, silence), "close", "w1"))
+    return ops
+
+
 def _founding(chance: random.Random, bookies: list[str]) -> list[Op]:
     """Several leaders find no log, and make one."""
     leaders = [f"l{number}" for number in range(1, chance.randint(2, 4) + 1)]
@@ -283,6 +311,14 @@ STRATEGIES: dict[str, Steered] = {
         Rates(lost=10, delayed=60, metastore_delayed=200, spread=8, timeout=900),
         _closing,
         "closing writer met another's end of the ledger",
+    ),
+    "silent": Steered(
+        "ledger",
+        Rates(lost=5, delayed=40, delay_bits=8, spread=6, timeout=120),
+        _silent,
+        "confirmed while the outcome of a change was unknown",
+        quorums=((3, 3, 2), (3, 3, 2), (4, 3, 2), (5, 4, 2), (4, 4, 3)),
+        spares=(1, 1, 2),
     ),
     "founding": Steered(
         "log",

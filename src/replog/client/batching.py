@@ -177,6 +177,11 @@ class Batching:
         return self._depth
 
     @property
+    def round_s(self) -> float:
+        """What the last batch took from being sent to being confirmed, beside others."""
+        return self._round_s
+
+    @property
     def is_busy(self) -> bool:
         """True while entries gather, or as many batches are in flight as may be."""
         return bool(self._backlog.gathered) or self._backlog.in_flight >= self._depth

@@ -65,6 +65,10 @@ class BookieChannel:
         """For how long the bookie has answered nothing while a request was outstanding: up to two checks too little."""
         return max(0, self._checks - self._heard_at_check - 1) * self._check_every_s
 
+    def oldest_add(self) -> int | None:
+        """The add that has waited longest for its answer, by its request; None if there is none."""
+        return next((number for number, entry in self._outstanding.items() if isinstance(entry[-1], AddRequest)), None)
+
     def is_late(self, silence_max_s: float) -> bool:
         """True if its answers came too late for a close, and it has not answered since; or it is silent for so long."""
         return self._late in self._outstanding or self.silence_s >= silence_max_s

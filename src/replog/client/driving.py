@@ -84,7 +84,9 @@ class ClientContext:
                 proposed.update(await self.placing.replacements(effect.metadata, left, draining))
             if not proposed:
                 break
-            with trio.move_on_after(self.connections.patience_s):  # nothing is confirmed until this is done (C1)
+            with trio.move_on_after(
+                self.connections.patience_s
+            ):  # in some quorums nothing is confirmed until this is done (C1, C9)
                 await self.connections.connect_all(proposed.values())
             for index, bookie_id in proposed.items():
                 if self.connections.channel(bookie_id) is None:

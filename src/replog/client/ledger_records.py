@@ -38,6 +38,7 @@ from replog.runtime.nursery import for_each
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
+_SILENCE_PAUSE_S = 0.1  # before a writer asks a silent metastore again what became of its change (C9)
 _READ_AT_ONCE = 32  # records, where all are read
 
 TAKEN_MAX = 64  # ledger ids, at once
@@ -210,6 +211,9 @@ class LedgerRecords:
             machine.metadata_uncertain()
         except LedgerNotFoundError:
             machine.metadata_missing()
+        except MetastoreUnavailableError as error:
+            await trio.sleep(_SILENCE_PAUSE_S)
+            machine.metadata_silent(error)
         except MetastoreError as error:
             machine.abandon(error)
 

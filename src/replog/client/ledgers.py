@@ -23,6 +23,7 @@ from replog.client.recovering import RecoveringShell
 from replog.client.rolling import FragmentRoller
 from replog.client.scan import LedgerScan
 from replog.client.terms import check_unbounded
+from replog.client.watching import kept_bytes_max
 from replog.config import ClientOptions
 from replog.errors import ConfigError, LedgerNotFoundError, LedgerTrimmedError, MetastoreError, UnauthorizedError
 from replog.hookspecs import Event, LedgerRecovered, LedgerTakenOver
@@ -118,7 +119,15 @@ class Ledgers:
         version, is_only_request = await self.records.create(metadata)
         self.context.placing.unmet(ledger_id, shortfall)
         digest = metadata.digest(password)
-        machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing, compressor=compressor)
+        machine = LedgerWriting(
+            metadata,
+            version,
+            digest,
+            self.chance.token(),
+            missing=missing,
+            compressor=compressor,
+            kept_bytes_max=kept_bytes_max(self.options),
+        )
         writer = self._start_writer(
             machine, key, self._completion(metadata, password), rolls_fragments=unbounded and rolls_fragments
         )
@@ -156,6 +165,7 @@ class Ledgers:
             self.chance.token(),
             missing=recovery.missing,
             compressor=compressor,
+            kept_bytes_max=kept_bytes_max(self.options),
         )
         if completion is not None:
             machine.found_full(opened.last_fragment.first_entry_id)

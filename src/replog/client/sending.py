@@ -96,6 +96,7 @@ class BatchSender:
             ticker,
             self.drive,
             self._bookie_failed,
+            lambda: self.batching.round_s,
         )
         self.error: ReplogError | None = None  # why the writer has failed
         self.batches_sent = 0

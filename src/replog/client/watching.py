@@ -22,8 +22,17 @@ from replog.protocol.writing import LedgerWriting
 from replog.runtime.event_loop import Turns
 from replog.runtime.ticker import Ticker
 
-_LAG_BYTES_MAX = 32 << 20  # that the slowest bookie may be behind before the writer waits for it
+_LAG_BYTES_MAX = 32 << 20  # that the slowest bookie may be behind before the writer waits for it, unless that hangs
+_SUSPECT_BYTES = 4 << 20  # that a bookie may be behind before the writer notes since when it is silent
+_KEPT_BYTES_MAX = 16 << 20  # a new bookie that is sent so much at once is not too far behind from the start
 LAG_CHECK_BYTES = 1 << 20  # sent between two looks at how far bookies are behind
+_SILENCE_MIN_S = 0.1  # a bookie that is silent for less may only wait for its disk, or for a processor
+_SILENCE_ROUNDS = 8  # a bookie that is silent for so many rounds of the others hangs
+
+
+def kept_bytes_max(options: ClientOptions) -> int:
+    """How much of what is confirmed during a change a writer keeps for the bookies that it takes in (C9)."""
+    return min(options.in_flight_bytes_max, _KEPT_BYTES_MAX)
 
 
 class Publishing:
@@ -78,10 +87,8 @@ class Publishing:
             self._drive()
 
     def publish(self) -> None:
-        """Has the machine tell the bookies, unless they know, or the ensemble is changing: then when that has ended. The caller
+        """Has the machine tell the bookies, unless they know; during a change of the ensemble those that stay (C9). The caller
         drives the machine."""
-        if self._machine.is_changing:
-            return
         self.awaited_sends = 0
         if self.is_due:
             self.published = self._backlog.confirmed
@@ -89,7 +96,10 @@ class Publishing:
 
 
 class SlowBookies:
-    """Keeps a writer from running ahead of its slowest bookie without bound, and gives up one that is silent."""
+    """Keeps a writer from running ahead of its slowest bookie without bound, and gives up one that hangs.
+
+    A writer waits for a bookie that is far behind and answers. It goes on without waiting for one that has been silent for a
+    multiple of what the others take: if entries need that one, they wait for it anyway, and otherwise nothing does (C9)."""
 
     def __init__(
         self,
@@ -97,35 +107,48 @@ class SlowBookies:
         connections: Connections,
         silence_max_s: float,
         bookie_failed: Callable[[int, str], None],
+        round_s: Callable[[], float],
     ) -> None:
-        self.unchecked_bytes = 0  # sent since no bookie was found to be too far behind
+        self.unchecked_bytes = 0  # sent since the writer last had to wait for no bookie
         self._machine = machine
         self._connections = connections
         self._silence_max_s = silence_max_s
         self._bookie_failed = bookie_failed
+        self._round_s = round_s  # what the last batch took until it was confirmed
+        # By channel of a bookie that is behind: its oldest unanswered add, and since when it is known to be that
+        self._silent_since: dict[BookieChannel, tuple[int | None, float]] = {}
 
     def keep_up(self) -> bool:
-        """True if no bookie is too far behind."""
-        if self._lagging():
+        """True if the writer need not wait for any bookie."""
+        now_s, before, self._silent_since = trio.current_time(), self._silent_since, {}
+        for _, channel in self._behind(_SUSPECT_BYTES):
+            known, oldest = before.get(channel), channel.oldest_add()
+            self._silent_since[channel] = known if known is not None and known[0] == oldest else (oldest, now_s)
+        patience_s = max(_SILENCE_MIN_S, _SILENCE_ROUNDS * self._round_s())
+        if any(self._silence_s(channel) < patience_s for _, channel in self._behind(_LAG_BYTES_MAX)):
             return False
         self.unchecked_bytes = 0
         return True
 
     def replace_silent(self) -> None:
-        """Gives up the bookies that the writer waits for and that have answered nothing for a while. Without this it would wait
-        until all their adds have timed out."""
-        if self.unchecked_bytes >= LAG_CHECK_BYTES:
-            for index, channel in self._lagging():
-                if channel.silence_s >= self._silence_max_s:
+        """Gives up the bookies that are far behind and have answered nothing for a while."""
+        if self._silent_since:
+            for index, channel in self._behind(_LAG_BYTES_MAX):
+                if self._silence_s(channel) >= self._silence_max_s:
                     self._bookie_failed(index, channel.bookie_id)
 
-    def _lagging(self) -> list[tuple[int, BookieChannel]]:
-        """The bookies that are too far behind, by index. Those that failed and could not be replaced don't count."""
+    def _silence_s(self, channel: BookieChannel) -> float:
+        """For how long the bookie has left its oldest add unanswered, as far as that was noted: never too much."""
+        oldest, since_s = self._silent_since.get(channel, (None, 0.0))
+        return 0.0 if oldest is None or oldest != channel.oldest_add() else trio.current_time() - since_s
+
+    def _behind(self, size_bytes: int) -> list[tuple[int, BookieChannel]]:
+        """The bookies that are behind by more than this, by index. Those that nothing is sent to don't count."""
         found = []
         for index, bookie_id in enumerate(self._machine.ensemble()):
             channel = self._connections.channel(bookie_id)
-            is_far_behind = channel is not None and channel.outstanding_bytes > _LAG_BYTES_MAX
-            if channel is not None and is_far_behind and not self._machine.missing >> index & 1:
+            is_behind = channel is not None and channel.outstanding_bytes > size_bytes
+            if channel is not None and is_behind and not self._machine.unused >> index & 1:
                 found.append((index, channel))
         return found
 
@@ -166,8 +189,8 @@ class MissingBookies:
                 self.nursery.start_soon(self._look_for_replacements)
 
     async def _look_for_replacements(self) -> None:
-        """Begins an ensemble change only if a bookie can be connected to that is not in use. Nothing is confirmed while an
-        ensemble changes (C1), so a change without hope would hold up every append."""
+        """Begins an ensemble change only if a bookie can be connected to that is not in use. A change without hope would hold up
+        every append where entries cannot be confirmed meanwhile (C1, C9)."""
         machine = self._machine
         present = {each for index, each in enumerate(machine.ensemble()) if not machine.missing >> index & 1}
         # This waits for the metastore and for connections: the writer may have been closed meanwhile.
@@ -229,11 +252,12 @@ class Watching:
         ticker: Ticker,
         drive: Callable[[], None],
         bookie_failed: Callable[[int, str], None],
+        round_s: Callable[[], float],
     ) -> None:
         self.observe = observe
         self.publishing = Publishing(machine, backlog, closed, context.turns, drive)
         connections, silence_max_s = context.connections, options.lagging_bookie_timeout_s
-        self.slow = SlowBookies(machine, connections, silence_max_s, bookie_failed)
+        self.slow = SlowBookies(machine, connections, silence_max_s, bookie_failed, round_s)
         retry_after_s = options.bookie_retry_after_s
         self.missing = MissingBookies(machine, backlog, closed, context, retry_after_s, drive)
         self.waiting_effects = WaitingEffects(context, machine, self._metastore_answered)
@@ -307,7 +331,7 @@ class Watching:
         if not self._machine.is_changing:
             self.settled.set()
         if self.publishing.awaited_sends:
-            self.publishing.publish_soon()  # followers are not told during a change
+            self.publishing.publish_soon()  # a bookie that was taken in has not been told yet
         self.missing.ask_who_is_left()
 
     def _report_ensemble_change(self) -> None:

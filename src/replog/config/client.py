@@ -52,7 +52,7 @@ class ClientOptions(Checked):
     )
     lagging_bookie_timeout_s: float = option(
         1.0,
-        "How long a writer waits for a bookie that has fallen far behind the others and answers nothing, before it is replaced.",
+        "After how long a bookie is replaced that has fallen far behind the others and answers nothing. Appends go on.",
         positive,
     )
     read_timeout_s: float = option(

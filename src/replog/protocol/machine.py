@@ -66,6 +66,10 @@ class LedgerMachine(ABC):
         """The answer to the CAS under way was lost: it may have happened, and may yet happen (M1)."""
         self.metadata_conflict()
 
+    def metadata_silent(self, error: ReplogError) -> None:
+        """The metastore did not answer in time, or could not: what a change under way has done is unknown."""
+        self.abandon(error)
+
     def metadata_missing(self) -> None:
         """The record is gone: somebody deleted the ledger."""
         if not self.is_done:

@@ -24,22 +24,22 @@ from replog.protocol.model import LedgerMetadata
 class Members:
     """The members of the ensemble that is written to."""
 
-    __slots__ = ("_everybody", "bookies", "choosing", "failed", "in_use", "missing")
+    __slots__ = ("bookies", "choosing", "everybody", "failed", "in_use", "missing")
 
     def __init__(self, ensemble: Sequence[str], missing: int = 0) -> None:
         self.bookies = list(ensemble)  # by index
         self.missing = missing
         self.failed = 0
         self.choosing = 0
-        self._everybody = (1 << len(ensemble)) - 1
-        assert not missing & ~self._everybody, "only an index of the ensemble can be missing"
-        self.in_use = self._everybody & ~missing
+        self.everybody = (1 << len(ensemble)) - 1
+        assert not missing & ~self.everybody, "only an index of the ensemble can be missing"
+        self.in_use = self.everybody & ~missing
         self._check()
 
     def fail(self, index: int) -> None:
         """The bookie at this index failed: it gets nothing until somebody was looked for in its place."""
         bit = 1 << index
-        assert bit & self._everybody, "only an index of the ensemble can fail"
+        assert bit & self.everybody, "only an index of the ensemble can fail"
         # A failure of an index that is being replaced, or is missing, is nothing new.
         if not (self.missing | self.choosing) & bit:
             self.failed |= bit
@@ -82,4 +82,4 @@ class Members:
     def _check(self) -> None:
         away = self.failed | self.choosing | self.missing
         assert self.failed + self.choosing + self.missing == away, "an index is in one place only"
-        self.in_use = self._everybody & ~away
+        self.in_use = self.everybody & ~away

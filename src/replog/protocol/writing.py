@@ -3,8 +3,11 @@
 Invariants:
 
 - `last_add_confirmed` <= `last_add_pushed`, and neither ever sinks (W2).
-- Entries are confirmed in one place, `_complete`, and only while STEADY: not during a change (C1), nor while closing (R1).
-- An acknowledgement counts for its index, and only if it comes from the bookie that is there now (C6).
+- Entries are confirmed in one place, `_complete`, and never while the ledger closes (R1). During a change they are confirmed
+  only where every write set has enough other indices (C1, C9).
+- An acknowledgement counts for its index, and only if it comes from the bookie that is there now (C6). An index that is being
+  replaced does not count until a record of a higher version is written or read, whatever times out (C9).
+- What is confirmed while a change is being written is sent to the bookies that it brings in, or is a gap of theirs (C9, W7).
 - A batch keeps its bytes, to whichever bookie it is sent (W3).
 - A new fragment starts behind the last add confirmed (C2), and nothing is sent to it before it is durable (C3).
 - One compare-and-set at a time is under way, in the stages CHANGING, CHANGING_LAST and CLOSING (C1, M1).
@@ -28,6 +31,7 @@ from replog.protocol import undecided
 from replog.protocol.batch import Batch, PendingBatch
 from replog.protocol.compression import Compressor
 from replog.protocol.contents import Contents
+from replog.protocol.deposing import fenced, overtaken
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Confirmed, Failed, Finished, SendAdd, SendLastAddConfirmed
 from replog.protocol.fragments import Fragment
@@ -38,6 +42,7 @@ from replog.protocol.members import Members
 from replog.protocol.model import NO_ENTRY, LedgerMetadata, LedgerState
 from replog.protocol.mutations import DELETED_TERM
 from replog.protocol.proofs import prove
+from replog.protocol.reshaping import Reshaping
 from replog.protocol.stages import Transitions, after, from_each
 
 
@@ -79,7 +84,7 @@ class LedgerWriting(LedgerMachine):
     that has just taken it over, makes one: with the record that it wrote, whose last fragment is still empty.
 
     `missing` has the indices whose bookies were away then, as a bit mask: they count as failed from the start, until
-    `bookies_changed` (C7)."""
+    `bookies_changed` (C7). `kept_bytes_max` is for what is confirmed during a change, together with what is unconfirmed (C9)."""
 
     def __init__(
         self,
@@ -90,6 +95,7 @@ class LedgerWriting(LedgerMachine):
         *,
         missing: int = 0,
         compressor: Compressor | None = None,
+        kept_bytes_max: int = 64 << 20,
     ) -> None:
         assert metadata.state is LedgerState.OPEN, "only an open ledger is written to"
         assert metadata.last_fragment.term == metadata.open_term == metadata.term, (
@@ -116,9 +122,10 @@ class LedgerWriting(LedgerMachine):
         self._gatherings: deque[_Gathering] = deque()
         self._pending: dict[int, PendingBatch] = {}
         self._stage = _Stage.STEADY
-        self._replaced: dict[int, str] = {}  # the bookies that the change under way brings in, by index
+        # The indices whose acknowledgements confirm, as a bit mask; 0 while nothing is confirmed (C9)
+        self._counted = self._members.everybody
+        self._reshaping = Reshaping(kept_bytes_max)
         self._gaps = WriterGaps((index for index in range(self.quorum.ensemble) if missing >> index & 1), first)
-        self._is_rolling = False  # the change under way was planned: no bookie has failed
         # When entry 0 was sent, if this writer did that, and when the last gathering was, confirmed or not
         self._sent_ns: tuple[int | None, int] = (None, 0)
         # Of the last gathering that is confirmed: the ledger's length up to there, and when it was sent
@@ -138,7 +145,7 @@ class LedgerWriting(LedgerMachine):
 
     @property
     def is_changing(self) -> bool:
-        """True if completions are frozen by an ensemble change."""
+        """True if a change of the ensemble is under way."""
         return self._stage in (_Stage.CHOOSING, _Stage.CHANGING, _Stage.CHANGING_LAST)
 
     @property
@@ -150,6 +157,11 @@ class LedgerWriting(LedgerMachine):
     def missing(self) -> int:
         """The indices that failed and could not be replaced, as a bit mask."""
         return self._members.missing
+
+    @property
+    def unused(self) -> int:
+        """The indices that nothing is sent to, because they failed or are being replaced, as a bit mask."""
+        return self._members.everybody & ~self._members.in_use
 
     def ensemble(self) -> tuple[str, ...]:
         """The bookies that are written to, by index."""
@@ -195,23 +207,23 @@ class LedgerWriting(LedgerMachine):
     def add_confirmed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
         """This bookie has made the batch that starts there durable. Late and foreign ones count for nothing (C6)."""
         pending = self._pending.get(first_entry_id)
-        # Unknown batches were confirmed or dropped; another bookie at the index means that this one was replaced
-        # (C6).
-        if pending is None or self._members.bookies[index] != bookie_id or self._stage is _Stage.DONE:
+        # Unknown batches were confirmed or dropped; another bookie at the index means that this one was replaced (C6).
+        if pending is None or self._members.bookies[index] != bookie_id:
             return
         pending.acknowledged |= 1 << index & pending.write_mask
-        if self._stage is _Stage.STEADY:
+        if self._counted:
             self._complete()
 
     def _complete(self) -> None:
-        """Confirms what has its ack quorum and whose whole prefix has (W2)."""
+        """Confirms what has its ack quorum, of the indices that count, and whose whole prefix has (W2, C9)."""
         confirmed = self.last_add_confirmed
         ack = self.quorum.ack
+        counted = self._counted
         newest: Batch | None = None
         while self._gatherings:
             last_entry_id, gathered = self._gatherings[0]
             for pending in gathered:
-                if pending.acknowledged.bit_count() < ack:
+                if (pending.acknowledged & counted).bit_count() < ack:
                     break
             else:
                 self._gatherings.popleft()
@@ -219,6 +231,8 @@ class LedgerWriting(LedgerMachine):
                     del self._pending[pending.batch.first_entry_id]
                 confirmed = last_entry_id
                 newest = gathered[0].batch
+                if self._stage is _Stage.CHANGING:
+                    self._reshaping.keep(last_entry_id, gathered, self.length)
                 continue
             break
         if newest is not None:
@@ -231,13 +245,14 @@ class LedgerWriting(LedgerMachine):
             self.effects.append(Confirmed(confirmed))
 
     def publish(self) -> None:
-        """Tells the bookies the last add confirmed, though no entry follows that would carry it (W5)."""
+        """Tells the bookies the last add confirmed, though no entry follows that would carry it (W5). During a change, too: then
+        the bookies that are in use (C9)."""
         confirmed = self.last_add_confirmed
-        if self._stage is _Stage.STEADY and confirmed != NO_ENTRY:
+        if self._stage in _OPEN and confirmed != NO_ENTRY:
             assert confirmed <= self.last_add_pushed, "what is confirmed was sent"
             proof = prove(self._digest, self.metadata.ledger_id, self._stamp, confirmed)
             for index, bookie_id in enumerate(self._members.bookies):
-                if not self.missing >> index & 1:
+                if self._members.in_use >> index & 1:
                     self.effects.append(SendLastAddConfirmed(index, bookie_id, confirmed, proof))
 
     def add_fenced(self, term: int) -> None:
@@ -273,7 +288,7 @@ class LedgerWriting(LedgerMachine):
         """Begins a new fragment behind the last add confirmed: a planned change, for which the placement may choose other
         bookies. What is pending moves along. During another change, and where the last fragment is empty, nothing happens."""
         if self._stage is _Stage.STEADY and self.last_add_confirmed >= self.metadata.last_fragment.first_entry_id:
-            self._is_rolling = True
+            self._reshaping.is_planned = True
             for index in range(self.quorum.ensemble):
                 self._members.fail(index)
             self._choose()
@@ -290,6 +305,7 @@ class LedgerWriting(LedgerMachine):
         self._gaps.failed(index, self.last_add_confirmed + 1 if batch is None else batch.first_entry_id)
         self._members.fail(index)
         self._choose()
+        self._count()
 
     def _note_gap_of_former(self, index: int, bookie_id: str, batch: Batch | None) -> None:
         """An add to a bookie that was replaced has failed: it may lack the batch, if its fragment holds it (W7)."""
@@ -308,19 +324,36 @@ class LedgerWriting(LedgerMachine):
 
     def _choose(self) -> None:
         if self._stage is _Stage.STEADY and self._members.failed:
-            # From here on nothing is confirmed (C1): an entry could be in the old fragment here, and in the new one for others.
+            # From here on an entry may be in the old fragment here, and in the new one for others: it is confirmed only by
+            # indices that have the same bookie in both (C9).
             self._move("a bookie failed")
             self.effects.append(self._members.choose(self.metadata))
+            self._count()
+
+    def _count(self) -> None:
+        """Notes which indices count from now on (C1, C9), and confirms what these have acknowledged."""
+        stage = self._stage
+        if stage is _Stage.STEADY:
+            counted = self._members.everybody
+        elif stage in _OPEN and self.quorum.may_lack(self.unused):
+            # A time-out ends nothing: the change may have been written, or may yet be (M1).
+            counted = self._members.everybody & ~self._members.choosing
+        else:
+            counted = 0
+        self._counted = counted
+        if counted:
+            self._complete()
 
     def replacements_chosen(self, chosen: Mapping[int, str]) -> None:
         """The placement's answer: a bookie for some of the failed indices. The same bookie again means: it is back."""
         if self._stage is not _Stage.CHOOSING:
             return
-        if self._is_rolling and len(chosen) < self._members.choosing.bit_count():
+        is_planned = self._reshaping.is_planned
+        if is_planned and len(chosen) < self._members.choosing.bit_count():
             # No bookie has failed: without others for all of them, all stay where they are.
             chosen = {index: each for index, each in enumerate(self.ensemble()) if self._members.choosing >> index & 1}
-        self._replaced = dict(chosen)
-        if not self._is_rolling and self._members.with_replacements(chosen) == self.ensemble():
+        self._reshaping.replaced = dict(chosen)
+        if not is_planned and self._members.with_replacements(chosen) == self.ensemble():
             # There is nothing to write. But what failed is sent again all the same (C5).
             self._move("nothing differs")
             self._ensemble_durable(is_written=False)
@@ -331,32 +364,41 @@ class LedgerWriting(LedgerMachine):
     def _propose_ensemble(self) -> None:
         last = self.last_add_confirmed
         assert last + 1 >= self.metadata.last_fragment.first_entry_id, "fragments ascend (C2)"
-        fragment = Fragment(last + 1, self._members.with_replacements(self._replaced), self._stamp)
-        gaps = [*self._gaps_until(last), *self._gaps.that_go_on(last, self._replaced)]
+        fragment = Fragment(last + 1, self._members.with_replacements(self._reshaping.replaced), self._stamp)
+        self._reshaping.propose(last + 1, self._newest_confirmed[0] or 0)
+        gaps = [*self._gaps_until(last), *self._gaps.that_go_on(last, self._reshaping.replaced)]
         self._propose(self.metadata.full_to(self._gaps.full_before).with_fragment(fragment).with_gaps(gaps))
 
     def _gaps_until(self, last_entry_id: int) -> list[Gap]:
         return self._gaps.propose(self.metadata.ended_gaps, last_entry_id)
 
     def _ensemble_durable(self, *, is_written: bool) -> None:
-        """All pending entries belong to the new fragment, even those that had their quorum in the old one (C5)."""
-        self._gaps.end(self.last_add_confirmed, self._replaced, is_written=is_written)
-        resend = self._members.adopt(self._replaced)
+        """All pending entries belong to the new fragment, even those that had their quorum in the old one (C5); and those that
+        were confirmed since it was proposed (C9)."""
+        first = self.metadata.last_fragment.first_entry_id if is_written else self.last_add_confirmed + 1
+        replaced = self._reshaping.replaced
+        kept_from, kept = self._reshaping.end(self.length)
+        self._gaps.end(first - 1, replaced, is_written=is_written)
+        resend = self._members.adopt(replaced)
         assert self.ensemble() == self.metadata.last_fragment.ensemble, (
             "the metadata names the bookies that are written to (C3)"
         )
-        self._replaced, self._is_rolling = {}, False
-        for pending in self._pending.values():
+        is_closing = self._stage is _Stage.CLOSING
+        # A writer that closes sends nothing more.
+        unsent_before = self.last_add_confirmed + 1 if is_closing else kept_from
+        if is_written and first < unsent_before:
+            for index in replaced:
+                self._gaps.failed_before(Gap(index, first, unsent_before - 1))
+        if is_closing:
+            self._propose_close()
+            return
+        for pending in (*kept, *self._pending.values()):
             assert not pending.acknowledged & ~pending.write_mask, "only its write set acknowledges a batch (W1)"
             pending.acknowledged &= ~resend
             self._send(pending, resend & self._members.in_use)
-        if self._stage is _Stage.CLOSING:
-            self._propose_close()
-            return
         # Other indices may have failed during the change: they get one of their own.
         self._choose()
-        if self._stage is _Stage.STEADY:
-            self._complete()
+        self._count()
 
     # -- closing --------------------------------------------------------------------------------------------------
 
@@ -367,6 +409,7 @@ class LedgerWriting(LedgerMachine):
             return
         self._gatherings.clear()
         self._pending.clear()
+        self._counted = 0
         self._move("close")
         # Otherwise a change is under way and must be settled first: one CAS at a time.
         if self._stage is _Stage.CLOSING:
@@ -382,6 +425,14 @@ class LedgerWriting(LedgerMachine):
 
     # -- what the metastore said ------------------------------------------------------------------------------------
 
+    def metadata_silent(self, error: ReplogError) -> None:
+        """The metastore did not answer in time, or could not. During a change it is asked again, as long as it takes: meanwhile
+        entries are confirmed without the bookies that are being replaced (C9). The caller bounds how long a close may take."""
+        if self._stage in _CHANGING:
+            self.metadata_uncertain()
+        else:
+            super().metadata_silent(error)
+
     def metadata_missing(self) -> None:
         """The record is gone: somebody deleted the ledger, such as the trim of a log that has a later leader."""
         if not self.is_done:
@@ -391,7 +442,7 @@ class LedgerWriting(LedgerMachine):
         if metadata.state is LedgerState.CLOSED and metadata.last_entry_id == self.last_add_confirmed:
             self._finish_if_closing(metadata)
         elif metadata.state is not LedgerState.OPEN or not metadata.is_owned_by(proposed):
-            self._fail(self._deposed(metadata))
+            self._fail(overtaken(metadata, self.unconfirmed))
         elif metadata.last_fragment == proposed.last_fragment and self._stage in _CHANGING:
             # The change was written, and then somebody changed something that is not the writer's.
             self._settle()
@@ -423,25 +474,16 @@ class LedgerWriting(LedgerMachine):
             self._move("closed")
             self.effects.append(Finished(metadata, self.version))
         else:
-            self._fail(self._deposed(metadata))
+            self._fail(overtaken(metadata, self.unconfirmed))
 
     # -- failing --------------------------------------------------------------------------------------------------
 
-    def _deposed(self, metadata: LedgerMetadata) -> FencedError:
-        if metadata.state is LedgerState.CLOSED:
-            return self._fenced(f"somebody closed it at {metadata.last_entry_id}", LedgerClosedError)
-        return self._fenced(f"found {metadata.state.value} in term {metadata.term}", term=metadata.term)
-
     def _fenced(self, how: str, kind: type[FencedError] = FencedError, term: int | None = None) -> FencedError:
-        unconfirmed = self.unconfirmed
-        fate = "nothing was under way"
-        if unconfirmed:
-            fate = f"entries {unconfirmed[0]}..{unconfirmed[-1]} have an unknown fate: read them back after recovery"
-        error = kind(self.metadata.ledger_id, f"{how} (W4): this writer is deposed; {fate}", unconfirmed)
-        error.term = term
-        return error
+        return fenced(self.metadata.ledger_id, self.unconfirmed, how, kind, term)
 
     def _fail(self, error: ReplogError) -> None:
+        self._counted = 0
+        self._reshaping.end(self.length)
         self._move("failed")
         self._gatherings.clear()
         self._pending.clear()
