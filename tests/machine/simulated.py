@@ -19,6 +19,7 @@ from replog.testing import SimulatedCluster, simulate
 
 NAMES = ("ann", "ben", "eve")
 CALLERS = 3  # in each process
+WRONG_S = (0.0, 30.0, -30.0, 86_400.0, -86_400.0, 3e8)  # by which wall clocks are ahead
 CALLS = 25  # of each caller
 OPTIONS = replog.MachineOptions(
     call_timeout_s=20.0, session_timeout_s=15.0, repeat_after_s=1.0, check_every=15, snapshot_every=20
@@ -28,10 +29,12 @@ OPTIONS = replog.MachineOptions(
 @attrs.define
 class Journal(replog.StateMachine):
     entries: list[str] = attrs.field(factory=list)
+    times_ns: list[int] = attrs.field(factory=list)  # the machine's, of each entry
 
     @replog.command
     def append(self, entry: str) -> int:
         self.entries.append(entry)
+        self.times_ns.append(self.now_ns)
         return len(self.entries)
 
 
@@ -121,11 +124,12 @@ class Town:
         self.seen.append(Seen("", began_s, trio.current_time(), len(entries), entries))
 
     async def failures(self) -> None:
-        """Processes are killed and frozen, again and again."""
+        """Processes are killed and frozen, and their clocks jump, again and again."""
         chance = self._cluster.random
         while True:
             await trio.sleep(1 + 4 * chance.random())
             name = chance.choice(NAMES)
+            self._cluster.set_clock(chance.choice(NAMES), chance.choice(WRONG_S))
             if chance.random() < 0.5:
                 self._cluster.crash(name)
                 await trio.sleep(2 * chance.random())
@@ -139,6 +143,7 @@ class Town:
 async def app(cluster: SimulatedCluster) -> str:
     """The whole story. Returns what happened, in a line."""
     town = Town(cluster)
+    began_s = trio.current_time()
     for name in NAMES:
         cluster.start(name, partial(town.process, name))
     async with trio.open_nursery() as nursery:
@@ -154,10 +159,19 @@ async def app(cluster: SimulatedCluster) -> str:
         client.run_machine("journal", Journal, listen=(), options=OPTIONS) as journal,
     ):
         entries = await journal.read(lambda state: tuple(state.entries))
+        times_ns = await journal.read(lambda state: tuple(state.times_ns))
         metadata = await client.log_metadata("journal")
     check(town.seen, entries)
+    check_times(times_ns, trio.current_time() - began_s)
     answered = sum(each.length is not None for each in town.seen)
     return f"{answered} of {len(town.seen)} calls answered, {metadata.next_segment_number - 1} segments"
+
+
+def check_times(times_ns: tuple[int, ...], passed_s: float) -> None:
+    """Raises AssertionError unless the time in the machine never went back, nor ran much faster than the real time (L12)."""
+    assert list(times_ns) == sorted(times_ns), "the machine's time went back"
+    ran_s = (times_ns[-1] - times_ns[0]) / 1e9
+    assert ran_s <= 1.05 * passed_s + 0.001, f"the machine's time ran for {ran_s} s within {passed_s} s"
 
 
 def check(seen: list[Seen], entries: tuple[str, ...]) -> None:

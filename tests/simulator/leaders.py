@@ -339,7 +339,7 @@ class LeaderShell(LogShell):
         """Takes over."""
         is_unbounded = True if self.world.plan.scenario in (UNBOUNDED_LOG, CHUNKS_LOG) else None
         nonce = self.client.new_nonce()
-        machine = LogTakeover(LOG_NAME, nonce, self.world.now, _PAGE_SEGMENTS, is_unbounded=is_unbounded)
+        machine = LogTakeover(LOG_NAME, nonce, self.world.wall_ms, _PAGE_SEGMENTS, is_unbounded=is_unbounded)
         machine.start()
         self.pump(machine)
 
@@ -348,7 +348,7 @@ class LeaderShell(LogShell):
         if self.writer is None or self.is_busy or self.is_over or self._previous is not None:
             return
         self.is_busy = True
-        machine = LogRolling(RollBase(self._metadata, self._version), self.client.new_nonce(), self.world.now)
+        machine = LogRolling(RollBase(self._metadata, self._version), self.client.new_nonce(), self.world.wall_ms)
         machine.start()
         self.pump(machine)
 

@@ -76,18 +76,18 @@ class LogCluster(Cluster):
         """Somebody trims: whole ledgers before the last one that has something confirmed, and as many more stay."""
         number, _ = self.oracle.facts.highest_position
         client = self.client(op.node)
-        machine = LogTrimming(LOG_NAME, number - int(op.arguments[0]), client.new_nonce(), self.world.now)
+        machine = LogTrimming(LOG_NAME, number - int(op.arguments[0]), client.new_nonce(), self.world.wall_ms)
         self._drop(DroppingShell(client, machine))
 
     def op_delete(self, op: Op) -> None:
         """Somebody deletes the log. Leaders make it anew."""
         client = self.client(op.node)
-        machine = LogDeleting(LOG_NAME, client.new_nonce(), self.world.now)
+        machine = LogDeleting(LOG_NAME, client.new_nonce(), self.world.wall_ms)
         self._drop(DroppingShell(client, machine))
 
     def finish_for(self, client: Client) -> DroppingShell:
         """A client finishes what others left unfinished (L7)."""
-        machine = LogTrimming(LOG_NAME, None, client.new_nonce(), self.world.now)
+        machine = LogTrimming(LOG_NAME, None, client.new_nonce(), self.world.wall_ms)
         self._drop(DroppingShell(client, machine))
         return self._trims[-1]
 

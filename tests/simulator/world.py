@@ -85,6 +85,11 @@ class World:
 
     # -- time ----------------------------------------------------------------------------------------------------
 
+    @property
+    def wall_ms(self) -> int:
+        """The wall clock of whoever looks: from one moment to the next it jumps by years. No rule depends on it (M3)."""
+        return self.now * 2_654_435_761 % (1 << 41)
+
     def at(self, delay: int, action: Action, *arguments: Any) -> None:
         """Puts an event on the heap."""
         self._sequence += 1

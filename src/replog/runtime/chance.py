@@ -1,7 +1,8 @@
-"""The time of day, random choices and tokens of one trio run.
+"""The time of day, random choices and tokens of a task and of all that it starts.
 
-By default they come from the system. A simulation gives its run others, by `use_chance` before anything else is made: then
-all that clients choose follows from a seed. The clock of deadlines is trio's, and not here.
+By default they come from the system. A simulation gives its processes others, by `use_chance` before anything else is made: then
+all that clients choose follows from a seed, and each process has a wall clock of its own. The clock of deadlines is
+trio's, and not here.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-
-import trio
+from contextvars import ContextVar
 
 
 class Chance:
@@ -29,14 +29,15 @@ class Chance:
         return self.time_ns() // 1_000_000
 
 
-_chance: trio.lowlevel.RunVar[Chance] = trio.lowlevel.RunVar("replog chance", default=Chance())
+_SYSTEM = Chance()
+_chance: ContextVar[Chance] = ContextVar("replog chance", default=_SYSTEM)
 
 
 def current_chance() -> Chance:
-    """The source of this trio run."""
+    """The source of this task."""
     return _chance.get()
 
 
 def use_chance(chance: Chance) -> None:
-    """Everything that is made in this trio run from now on uses this source."""
+    """Everything that this task, and all that it starts from now on, makes uses this source."""
     _chance.set(chance)

@@ -18,7 +18,7 @@ from replog.client.scan import LedgerScan, _Queries
 from replog.client.sending import BatchSender
 from replog.client.watching import Watching
 from replog.errors import LocalProtocolError
-from replog.log import catalog, log_driver
+from replog.log import catalog, log_driver, retention
 from replog.log.log_driver import LogDriver
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
@@ -275,6 +275,14 @@ SHELL_MUTANTS = (
         "a transaction is committed again by who repeats it",
         (Patch(LogMetadata, "has_committed", "each.number >= transaction.number", "each.number > transaction.number"),),
         3,
+    ),
+    Mutant(
+        "clock-not-confirmed",
+        "L3a",
+        "a leader drops what is old by its own clock, whatever the bookies' clocks say",
+        (Patch(retention, "retain", "first = without_age", "pass"),),
+        2,
+        strategy="clocks",
     ),
     Mutant(
         "told-while-open",

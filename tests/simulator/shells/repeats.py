@@ -20,7 +20,7 @@ from replog.log.log_writer import LogWriter
 from replog.protocol import producers
 from replog.protocol.envelope import EntryId
 from replog.protocol.model import Position
-from tests.simulator.shells.world import JudgedWorld
+from tests.simulator.shells.world import Act, JudgedWorld
 
 REPEATS = "repeats"  # the strategy
 REPEATED_LOG = "repeated"
@@ -44,6 +44,11 @@ class Repeats:
         self._answered: dict[EntryId, Position] = {}
         self._places: dict[EntryId, Position] = {}
         self._kind = world.stream("repeats").choice(("bounded", "unbounded"))
+
+    @property
+    def acts(self) -> list[tuple[str, Act]]:
+        """Who acts, by role."""
+        return [("repeater", self.lead), ("repeater", self.lead), ("repeated reader", self.follow)]
 
     # -- acting ---------------------------------------------------------------------------------------------------
 

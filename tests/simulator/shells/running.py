@@ -29,6 +29,7 @@ from replog.testing.simulating.scheduling import Livelock, run
 from tests.simulator.chunked import small_chunks
 from tests.simulator.shells.casting import WHOLE, Cast, drawn_cast
 from tests.simulator.shells.jobs import JOBS_EVERY, Jobs
+from tests.simulator.shells.keeping import CLOCKS, Keeping
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
 from tests.simulator.shells.repairs import PLACEMENT, REPAIRS, Repairs, zone
@@ -165,10 +166,12 @@ class _Run:
         weather.recover = workload.recover
         terms = Terms(world, metastore, lambda: workload.is_stopping) if strategy == TERMS else None
         repeats = Repeats(world, lambda: workload.is_stopping) if strategy == REPEATS else None
+        keeping = Keeping(world, made, lambda: workload.is_stopping) if strategy == CLOCKS else None
         cast = drawn_cast(world.stream("cast")) if self._swarm else WHOLE
-        await _storm(world, cast, weather, workload, jobs, repairs, terms, repeats)
+        await _storm(world, cast, weather, workload, jobs, repairs, terms, repeats, keeping)
         if not world.violations:
-            calm = _Calm(world, clients, workload, made, jobs, weather.losses, write_quorums, repairs, terms, repeats)
+            others = repairs, terms, repeats, keeping
+            calm = _Calm(world, clients, workload, made, jobs, weather.losses, write_quorums, *others)
             await _judge(world, calm)
         for bookie in made:
             await bookie.leave()
@@ -242,6 +245,7 @@ async def _storm(
     repairs: Repairs | None,
     terms: Terms | None,
     repeats: Repeats | None,
+    keeping: Keeping | None,
 ) -> None:
     """Everybody acts while the weather is bad, then comes to an end."""
     async with trio.open_nursery() as nursery:
@@ -269,13 +273,9 @@ async def _storm(
                 ("jobs' leader", jobs.lead),
             ):
                 nursery.start_soon(workload.play, role, act)
-        if repeats is not None:
-            for role, act in (
-                ("repeater", repeats.lead),
-                ("repeater", repeats.lead),
-                ("repeated reader", repeats.follow),
-            ):
-                nursery.start_soon(workload.play, role, act)
+        acts = [*(repeats.acts if repeats is not None else ()), *(keeping.acts if keeping is not None else ())]
+        for role, act in acts:
+            nursery.start_soon(workload.play, role, act)
         if repairs is not None:
             nursery.start_soon(repairs.replace, lambda: workload.is_stopping)
             for role, act in (("repairer", repairs.repair), ("repairer", repairs.repair), ("drainer", repairs.drain)):
@@ -302,7 +302,7 @@ async def _storm(
 async def _judge(world: JudgedWorld, calm: _Calm) -> None:
     """In the calm nothing may fail, or take long."""
     problems: list[str] = []
-    with trio.move_on_after(_CALM_MAX_S) as scope:
+    with trio.move_on_after(_CALM_MAX_S + (120 if calm.is_long else 0)) as scope:
         try:
             await calm.judge()
         except* NAMED as group:
@@ -328,8 +328,10 @@ class _Calm:
         repairs: Repairs | None,
         terms: Terms | None,
         repeats: Repeats | None,
+        keeping: Keeping | None,
     ) -> None:
         self._terms = terms
+        self._keeping = keeping
         self._repeats = repeats
         self._write_quorums = write_quorums
         self._repairs = repairs
@@ -339,6 +341,11 @@ class _Calm:
         self._clients = clients
         self._workload = workload
         self._bookies = bookies
+
+    @property
+    def is_long(self) -> bool:
+        """True if entries have to grow old in it."""
+        return self._keeping is not None
 
     async def judge(self) -> None:
         """Uses everything once more, and compares."""
@@ -362,6 +369,8 @@ class _Calm:
                 await self._jobs.judge(client)
             if self._repeats is not None:
                 await self._repeats.judge(client)
+            if self._keeping is not None:
+                await self._keeping.judge(client)
             await self._judge_what_is_left(client)
         if self._losses is not None:
             await self._losses.check_healed()

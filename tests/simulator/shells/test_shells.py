@@ -13,6 +13,7 @@ from tests.simulator.__main__ import main
 from tests.simulator.shells import ShellResult, simulate_shells
 from tests.simulator.shells.casting import WHOLE, drawn_cast
 from tests.simulator.shells.command import missing
+from tests.simulator.shells.keeping import CLOCKS
 from tests.simulator.shells.repairs import REPAIRS
 from tests.simulator.shells.repeats import REPEATS
 from tests.simulator.shells.requests import REQUESTS
@@ -26,6 +27,7 @@ SHORT = 9  # a seed that is soon over
 QUICK = (0, SHORT)  # seeds of two strategies, both soon over
 SWARM = (0, 6, 7)  # short seeds
 REPEATS_SEED = 1  # a short seed in which ids are answered, repeated, forgotten and trimmed
+CLOCKS_SEED = 0  # a seed in which retention names clocks
 TERMS_SEED = 4  # a short seed whose ledger outgrows its record
 REQUESTS_SEED = 4  # a short seed in which a leader answers a committer
 LOSSY = 20  # a seed in which single requests and answers are lost: few have that
@@ -105,6 +107,16 @@ def test_repeated_appends_of_more_seeds_are_in_the_log_once(seed: int) -> None:
     assert result.violation is None, (
         f"python -m tests.simulator --shells --strategy repeats --first {seed} --seeds 1 --trace"
     )
+
+
+def test_entries_stay_for_their_age_while_clocks_jump() -> None:
+    """L3a: the clocks of leaders and of a bookie are wrong, each by another amount, and jump."""
+    result = simulate_shells(CLOCKS_SEED, strategy=CLOCKS)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy clocks --first {CLOCKS_SEED} --seeds 1 --trace"
+    )
+    for situation in ("clock jumped", "clocks named by retention", "entry to be kept confirmed", "old entries dropped"):
+        assert result.coverage[situation], situation
 
 
 def test_terms_and_chunks_lose_nothing() -> None:

@@ -15,6 +15,7 @@ from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.network import METASTORE, Network
 from replog.testing.simulating.processes import BookieHost, Clients
 from replog.testing.simulating.troubles import BookieTroubles, MetastoreTroubles, NetworkTroubles, drawn_s
+from tests.simulator.shells.keeping import CLOCKS
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.repairs import REPAIRS
 from tests.simulator.shells.repeats import REPEATS
@@ -65,6 +66,7 @@ ALL_STRATEGIES = {
     ),
     REPEATS: ({"crash": 2, "slow": 1, "cut": 2, "isolate": 1, "deadly": 3, "unreliable": 4, "orphan": 1}, 0.5),
     REQUESTS: ({"slow": 1, "delays": 1, "lose_session": 1, "unreliable": 1, "deadly": 1}, 1.0),
+    CLOCKS: ({"crash": 2, "slow": 1, "cut": 1, "deadly": 2, "unreliable": 1, "stall": 1}, 0.6),
     TERMS: ({"crash": 2, "slow": 1, "cut": 2, "deadly": 3, "lossy": 1, "unreliable": 2, "orphan": 1}, 0.6),
 }
 BURNING = ("burning", REPAIRS)  # a bookie is lost for good

@@ -7,7 +7,7 @@ goes on where it stood, maybe deposed meanwhile. Then another one takes its part
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
@@ -21,11 +21,10 @@ from replog.protocol.quorum import Quorum
 from replog.testing.simulating.processes import Clients
 from tests.simulator.shells.oracle import NAMED, Copies, Leader, LedgerOracle, LogOracle, leaves
 from tests.simulator.shells.short_lived import ShortLived
-from tests.simulator.shells.world import PASSWORD, JudgedWorld
+from tests.simulator.shells.world import PASSWORD, Act, JudgedWorld
 from tests.simulator.shells.write_quorums import WriteQuorums
 
 LOG = "log"
-Act = Callable[[Client, str], Awaitable[None]]
 
 LEDGER_QUORUMS = [Quorum(5, 3, 2), Quorum(4, 2, 2), Quorum(5, 2, 1), Quorum(3, 3, 2)]
 _ENDINGS = ("left", "left", "left", "cancelled", "killed", "killed", "stopped", "stopped")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import trio
 
+from replog.api import Client
 from replog.testing.simulating.lockstep import Lockstep
 from replog.testing.simulating.world import World
 
+Act = Callable[[Client, str], Awaitable[None]]  # with the client of a process, and its name
 PASSWORD = b"secret"  # of plain ledgers
 
 

@@ -64,6 +64,11 @@ class SimulatedBookie:
         self._hold()
         self._host.disk.is_full = True
 
+    def set_clock(self, ahead_s: float) -> None:
+        """Set its wall clock: so much ahead of the time, or behind it if negative, also after a restart. At first it is right
+        to a second. Its monotonic clock goes on."""
+        self._network.world.set_clock(self._host.name, ahead_s)
+
     def empty_disk(self) -> None:
         """Its disk has space again. The bookie notices this a few seconds later."""
         self._host.disk.heal()
@@ -140,6 +145,11 @@ class SimulatedCluster:
     def restart(self, name: str) -> None:
         """Kill a process if it runs, and run its `main` again from the beginning, with a new client."""
         self._programs[name].restart()
+
+    def set_clock(self, name: str, ahead_s: float) -> None:
+        """Set the wall clock of a process: so much ahead of the time, or behind it if negative, also after a restart. At first
+        it is right to a second. Its monotonic clock goes on: no timeout passes earlier or later."""
+        self._world.set_clock(name, ahead_s)
 
     def is_running(self, name: str) -> bool:
         """Return False if `main` has returned or the process was killed. A paused process is running."""

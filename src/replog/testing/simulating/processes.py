@@ -86,6 +86,7 @@ class BookieHost:
         def observe(event: Event) -> None:
             tell_event(self._world, process, event)
 
+        use_chance(self._world.chance_of(self.name))
         ended = self._ended = trio.Event()
         try:
             with trio.CancelScope() as self._scope:

@@ -24,6 +24,23 @@ _TICK_S = 0.001
 _EPOCH_NS = 1_700_000_000 * 10**9
 
 
+class _Clocks:
+    """Virtual time, and the wall clocks that are set ahead of it or behind it."""
+
+    def __init__(self) -> None:
+        self.ahead_s: dict[str, float] = {}  # by process or bookie, without the number of its restart
+        self._clock = trio.lowlevel.current_clock()
+
+    @property
+    def now_s(self) -> float:
+        """Virtual time in seconds; may be read in any thread."""
+        return self._clock.current_time()
+
+    def time_ns(self, name: str) -> int:
+        """The wall clock of a process or bookie, in ns since the epoch."""
+        return _EPOCH_NS + int((self.now_s + self.ahead_s.get(name, 0.0)) * 1e9)
+
+
 class World:
     """One run. Each line of the trace is appended to `transcript`, if given; `digest` is the hash of all lines."""
 
@@ -37,7 +54,7 @@ class World:
         self._transcript = transcript
         self._hash = hashlib.sha256()
         self._context = contextvars.copy_context()
-        self._clock = trio.lowlevel.current_clock()
+        self._clocks = _Clocks()
         self._streams: dict[str, random.Random] = {}
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
@@ -49,7 +66,7 @@ class World:
     @property
     def now_s(self) -> float:
         """Virtual time in seconds; may be read in any thread."""
-        return self._clock.current_time()
+        return self._clocks.now_s
 
     def stream(self, name: str) -> random.Random:
         """The random numbers of one part of the run, so that more draws in one part change no other."""
@@ -62,7 +79,13 @@ class World:
         stream = self.stream(f"chance of {process}")
         # Clocks of machines disagree: code that compares times of two processes must show it.
         wrong_ns = stream.randrange(-(10**9), 10**9)
-        return Chance(stream, lambda: _EPOCH_NS + wrong_ns + int(self.now_s * 1e9))
+        return Chance(stream, lambda: wrong_ns + self._clocks.time_ns(process.partition(".")[0]))
+
+    def set_clock(self, name: str, ahead_s: float) -> None:
+        """Set the wall clock of a process, through all its restarts, or of a bookie: so much ahead of the time; behind it, if
+        negative. Its monotonic clock goes on."""
+        self.tell(name, f"has its clock set to {ahead_s:+g} s")
+        self._clocks.ahead_s[name] = ahead_s
 
     def tell(self, who: str, what: str) -> None:
         """Add one line to the trace."""
