@@ -299,3 +299,43 @@ def test_snapshot_of_another_version_stops_the_member(log: Log) -> None:
     for changed in ({"version": 2}, {"format": 2}, {"state": {"values": {}, "more": 1}}):
         with pytest.raises(UnknownCommandError):
             Core(MACHINE).load(json.dumps({**fields, **changed}).encode())
+
+
+COMMANDS = st.tuples(
+    st.sampled_from(["add", "take"]),  # one that returns, and one that fails
+    st.integers(0, 5),  # its sequence above the floor
+    st.sampled_from([0, 0, 1, 2, 2, 3, 40]),  # by how much the floor rises, and jumps
+)
+
+
+@given(st.lists(COMMANDS, max_size=60))
+def test_kept_answers_are_those_that_the_caller_may_lack(commands: list[tuple[str, int, int]]) -> None:
+    """Two members keep the same ones, and refuse the same commands, though the texts of failures differ between them."""
+    members = Log(), Log()
+    for each in members:
+        each.append(MachineEntry(Kind.OPEN))
+    kept_max, kept, floor = 3, dict[int, int](), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cores, "RESULTS_MAX", kept_max)
+        for name, above, rise in commands:
+            floor += rise
+            sequence = floor + above
+            body = ADD.encode(("x", 1), {}) if name == "add" else TAKE.encode(("y", 1), {})
+            answers = []
+            for place, each in enumerate(members):
+                patch.setattr(cores, "_text_of", lambda _error, place=place: "at " * (place + 1))
+                answer = each.append(MachineEntry(Kind.COMMAND, 1, sequence, floor, body=body))
+                assert answer is not None
+                answers.append(answer.code)
+            assert answers[0] == answers[1]
+            if sequence in kept:
+                assert answers[0] == kept[sequence], "a repetition is answered, and forgets nothing"
+                continue
+            kept = {number: code for number, code in kept.items() if number >= floor}
+            assert (answers[0] == Code.BUSY) == (len(kept) >= kept_max)
+            if answers[0] != Code.BUSY:
+                kept[sequence] = answers[0]
+            assert members[0].core.hash() == members[1].core.hash()
+            restored = Core(MACHINE)
+            restored.load(members[0].core.dump())
+            assert restored.hash() == members[1].core.hash()

@@ -140,3 +140,28 @@ async def test_read_does_not_wait_for_the_rest_of_a_follower(monkeypatch: pytest
             assert await leader.add("visits") == number
             assert await other.read(lambda state: state.values["visits"]) == number
             assert trio.current_time() - began_s < 20
+
+
+def expired(made: Town) -> list[bytes]:
+    """The bodies of the entries that end sessions."""
+    return [each.body for each in made.log.pushed if each.kind == Kind.EXPIRE]
+
+
+async def test_leader_that_was_paused_expires_no_session() -> None:
+    """While it was stopped it could hear nobody: each caller has the whole time again."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    timeout_s = OPTIONS.session_timeout_s
+    async with town() as made, trio.open_nursery() as nursery:
+        nursery.start_soon(made.leader.expire_sessions)
+        await made.ask(1, commands=1)
+        await made.log.confirm()
+        for _ in range(3):
+            clock.jump(2 * timeout_s)
+            await made.log.settle()
+            assert expired(made) == []
+        await trio.sleep(0.9 * timeout_s)
+        assert expired(made) == []
+        await trio.sleep(0.6 * timeout_s)
+        assert expired(made) == [b"[1]"]
+        nursery.cancel_scope.cancel()

@@ -167,4 +167,32 @@ MUTANTS = (
         "",
         "an argument arrives as another value than it was passed",
     ),
+    _mutant(
+        "answers-kept-when-the-floor-jumps",
+        "core",
+        "answered = [sequence for sequence in results if sequence < floor]",
+        "answered = ()",
+        "a caller whose floor jumps is refused for ever: the answers that it has fill its session",
+    ),
+    _mutant(
+        "floor-frees-one-answer",
+        "core",
+        "answered = range(self.floor, floor)",
+        "answered = range(self.floor, self.floor + 1)",
+        "answers that the caller has are kept, and fill its session",
+    ),
+    _mutant(
+        "texts-of-failures-in-the-hash",
+        "core",
+        '"" if code == Code.FAILED else body.decode()',
+        "body.decode()",
+        "members that agree stop, since the text of a failure has the address of an object",
+    ),
+    _mutant(
+        "paused-leader-expires-all",
+        "leading",
+        "if now_s - looked_s > 2 * look_s:",
+        "if False:",
+        "a leader that was stopped for a while ends the sessions of all callers when it goes on",
+    ),
 )
