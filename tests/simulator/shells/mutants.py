@@ -6,6 +6,8 @@ from 0 on, at most are needed to find each.
 
 from __future__ import annotations
 
+import attrs
+
 from replog.bookie import maintenance, serving
 from replog.bookie.groups import Committer
 from replog.bookie.server import BookieServer
@@ -27,6 +29,7 @@ from replog.protocol.appending import LogAppending
 from replog.protocol.filling import LedgerFilling
 from replog.protocol.model import LogMetadata
 from replog.protocol.writing import LedgerWriting
+from tests.simulator.change_mutants import CHANGE_MUTANTS
 from tests.simulator.mutation import Mutant, Patch
 
 SHELL_MUTANTS = (
@@ -462,6 +465,12 @@ SHELL_MUTANTS = (
         (Patch(LogWriter, "_wait_confirmed", "last_add_confirmed < position.entry", "last_add_confirmed < -1"),),
         5,
         strategy="repeats",
+    ),
+    # As in the machines' simulator, under a writer that does not hear what became of its change (C9)
+    *(
+        attrs.evolve(each, name=f"{each.name}-by-client", seeds=5, scenario=None, strategy="unanswered")
+        for each in CHANGE_MUTANTS
+        if each.name in ("fragment-at-an-older-mark", "kept-never-sent", "readmitted-after-time-out")
     ),
 )
 

@@ -1,7 +1,7 @@
 """What must hold whatever happens, checked while a run goes on and when it has ended.
 
 - B1: what a bookie acknowledged is durable there; B6: no ledger that exists is dropped.
-- W2: what is confirmed is durable on an ack quorum.
+- W2: what is confirmed is durable on an ack quorum; C9: of the bookies that the ledger's record names for it at that moment.
 - W2, L2: what was confirmed is in the end where it was confirmed, once, with all that its writer pushed before it.
 - L5: nothing that is appended after another leader serves, or after the ledger was recovered, is confirmed.
 - L6, D3: a reader sees the records in their order, each once, without gap, and everybody sees the same.
@@ -31,7 +31,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
-from replog.protocol.model import Position
+from replog.protocol.model import LedgerMetadata, Position
 from replog.protocol.proofs import claimed, read_claim
 from replog.testing.simulating.disks import SimulatedDisk
 from tests.simulator.shells.world import JudgedWorld
@@ -254,14 +254,21 @@ class FrozenConfirmed:
 
 class Copies:
     """What all disks hold. `segments` are the ledgers of the log, as far as they are known; `acks` the ack quorums of
-    ledgers that have another one than most."""
+    ledgers that have another one than most; `stored` gives a ledger's record as it is now, None if it was deleted."""
 
-    def __init__(self, world: JudgedWorld, disks: Sequence[SimulatedDisk], acks: int) -> None:
+    def __init__(
+        self,
+        world: JudgedWorld,
+        disks: Sequence[SimulatedDisk],
+        acks: int,
+        stored: Callable[[int], LedgerMetadata | None],
+    ) -> None:
         self.segments: dict[int, int] = {}
         self.acks: dict[int, int] = {}
         self._acks = acks
         self._world = world
         self._disks = disks
+        self._stored = stored
 
     def check_position(self, position: Position) -> None:
         """A record of the log was confirmed."""
@@ -277,12 +284,22 @@ class Copies:
     def check(self, ledger_id: int, entry_id: int, last_stamp: int = WRITER_TERM) -> None:
         """An entry of this stamp or an earlier one was confirmed: an ack quorum of bookies must have it, unless its ledger was
         deleted since (W2)."""
-        if any(disk.has_dropped(ledger_id) for disk in self._disks):
+        record = self._stored(ledger_id)
+        if record is None or any(disk.has_dropped(ledger_id) for disk in self._disks):
             return
+        needed, what = self.acks.get(ledger_id, self._acks), f"entry {entry_id} of ledger {ledger_id} is confirmed"
         stamps = range(WRITER_TERM, last_stamp + 1)
         copies = max(sum(disk.has_entry(ledger_id, entry_id, stamp) for disk in self._disks) for stamp in stamps)
-        if copies < self.acks.get(ledger_id, self._acks):
-            self._world.violated("W2", f"entry {entry_id} of ledger {ledger_id} is confirmed, and has {copies} copies")
+        if copies < needed:
+            self._world.violated("W2", f"{what}, and has {copies} copies")
+        elif record.trim_to <= entry_id and record.is_listed(entry_id):
+            fragment = record.fragment_of(entry_id)
+            named = {fragment.ensemble[index] for index in record.quorum.write_set(entry_id)}
+            disks = [disk for disk in self._disks if disk.content.bookie_id in named]
+            copies = sum(disk.has_entry(ledger_id, entry_id, fragment.term) for disk in disks)
+            if copies < needed:
+                self._world.violated("C9", f"{what}, and has {copies} copies in {fragment}, which its record names")
+            self._world.count("confirmed entry on an ack quorum of its record")
 
 
 def leaves(error: BaseException) -> list[BaseException]:

@@ -17,6 +17,7 @@ from replog.config import BookieOptions, ClientOptions
 from replog.errors import LogNotFoundError
 from replog.log.checking import JOB_KEY, LOG_KEY
 from replog.protocol.messages import Request, Response
+from replog.protocol.model import LedgerMetadata
 from replog.protocol.quorum import Quorum
 from replog.records.ledgers import decode_ledger
 from replog.records.paths import ledger_key_path
@@ -157,7 +158,7 @@ class _Run:
         _watch(world, network, metastore, made, weather, write_quorums, repairs, jobs)
         self.strategy = weather.strategy
         world.count(f"strategy {self.strategy}")
-        copies = Copies(world, [bookie.disk for bookie in made], clients.quorum.ack)
+        copies = Copies(world, [bookie.disk for bookie in made], clients.quorum.ack, partial(_stored, metastore))
         network.on_request = copies.check_published
         quorums = [each for each in LEDGER_QUORUMS if each.ensemble + lost <= count and _fits(each, loses=loses)]
         workload = Workload(world, clients, copies, quorums, write_quorums)
@@ -229,11 +230,17 @@ def _deafen_leader(weather: Weather, jobs: Jobs) -> None:
     weather.deafen(jobs.leader)
 
 
-def _fragment_start(metastore: MetastoreServer, ledger_id: int) -> int:
-    """Where the last fragment of a ledger begins, as its metadata says now."""
+def _stored(metastore: MetastoreServer, ledger_id: int) -> LedgerMetadata | None:
+    """A ledger's record as it is now; None if there is none."""
     key = ledger_key_path(ledger_id)
     store = metastore.inner._store
-    return 0 if store.version(key) is None else decode_ledger(key, store.get(key).value).last_fragment.first_entry_id
+    return None if store.version(key) is None else decode_ledger(key, store.get(key).value)
+
+
+def _fragment_start(metastore: MetastoreServer, ledger_id: int) -> int:
+    """Where the last fragment of a ledger begins, as its metadata says now."""
+    metadata = _stored(metastore, ledger_id)
+    return 0 if metadata is None else metadata.last_fragment.first_entry_id
 
 
 async def _storm(

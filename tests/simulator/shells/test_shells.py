@@ -18,7 +18,7 @@ from tests.simulator.shells.repairs import REPAIRS
 from tests.simulator.shells.repeats import REPEATS
 from tests.simulator.shells.requests import REQUESTS
 from tests.simulator.shells.terms import TERMS
-from tests.simulator.shells.weather import FULL, STRATEGIES
+from tests.simulator.shells.weather import FULL, STRATEGIES, UNANSWERED
 
 RARE = 22  # a seed whose metastore loses answers
 SEEDS_LONG = max(12, int(os.environ.get("SHELL_SEEDS", "12")))  # in the long lane: every strategy has its turn
@@ -76,6 +76,18 @@ def test_guaranteed_write_quorums_are_full(seed: int) -> None:
         f"python -m tests.simulator --shells --strategy full --first {seed} --seeds 1 --trace"
     )
     assert result.coverage["a ledger is full"]
+
+
+@pytest.mark.long(is_sampled=False)
+@pytest.mark.parametrize("seed", range(8))
+def test_confirmed_entries_are_where_the_record_says_amid_a_change(seed: int) -> None:
+    """C9: a writer does not hear what became of a change of its ensemble, and goes on."""
+    result = simulate_shells(seed, strategy=UNANSWERED)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy unanswered --first {seed} --seeds 1 --trace"
+    )
+    assert result.coverage["a writer did not hear of its change of the ensemble"]
+    assert result.coverage["confirmed entry on an ack quorum of its record"]
 
 
 @pytest.mark.long(is_sampled=False)

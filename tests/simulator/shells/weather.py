@@ -24,7 +24,7 @@ from tests.simulator.shells.terms import TERMS
 
 BOOKIE_TROUBLES = ("crash", "leave", "stall", "hang", "slow", "fill", "fail_sync", "damage")
 NETWORK_TROUBLES = ("cut", "isolate", "cut_off", "lossy", "delays", "break_connections")
-CLIENT_TROUBLES = ("deadly", "orphan")
+CLIENT_TROUBLES = ("deadly", "orphan", "unanswered")
 LOSSES = ("forget", "shorten", "refence", "bury", "burn")
 METASTORE_TROUBLES = ("unreliable", "lose_session")
 
@@ -37,7 +37,8 @@ _WILD = (
     "unreliable",
     "lose_session",
     "cut_off",
-    *CLIENT_TROUBLES,
+    "deadly",
+    "orphan",
 )
 
 # How likely each trouble is to be the next one; and the pause between two of them, at most.
@@ -57,6 +58,7 @@ STRATEGIES: dict[str, tuple[dict[str, int], float]] = {
 
 # Not drawn, only asked for. Under `full` all ledgers have a guaranteed write quorum (W8).
 FULL = "full"
+UNANSWERED = "unanswered"
 ALL_STRATEGIES = {
     **STRATEGIES,
     FULL: ({"crash": 4, "leave": 1, "slow": 2, "cut": 1, "deadly": 3, "break_connections": 1, "unreliable": 1}, 0.5),
@@ -65,6 +67,7 @@ ALL_STRATEGIES = {
         0.4,
     ),
     REPEATS: ({"crash": 2, "slow": 1, "cut": 2, "isolate": 1, "deadly": 3, "unreliable": 4, "orphan": 1}, 0.5),
+    UNANSWERED: ({"unanswered": 5, "crash": 1, "slow": 1, "break_connections": 1}, 0.4),
     REQUESTS: ({"slow": 1, "delays": 1, "lose_session": 1, "unreliable": 1, "deadly": 1}, 1.0),
     CLOCKS: ({"crash": 2, "slow": 1, "cut": 1, "deadly": 2, "unreliable": 1, "stall": 1}, 0.6),
     TERMS: ({"crash": 2, "slow": 1, "cut": 2, "deadly": 3, "lossy": 1, "unreliable": 2, "orphan": 1}, 0.6),
@@ -177,6 +180,43 @@ class Weather:
         if process in self._clients.scopes:
             self.world.count("client died right after a change of the metadata")
             self._clients.kill(process)
+
+    async def unanswered(self) -> None:
+        """A bookie of a writer is late, so that the ensemble changes; the metastore does it, and the writer hears nothing of that
+        for a while. Then the bookie answers, and another one is late: what is confirmed by which record (C9)?"""
+        writers = [each for each in self._written if each in self._clients.scopes]
+        if not writers or self._metastore.deadly_rate:
+            return
+        writer = self.random.choice(writers)
+        _, names = self._written[writer]
+        bookies = [each for each in self._bookies if each.process in names and each.name not in self.in_trouble]
+        if len(bookies) < 3:
+            return
+        replaced, late = self.random.sample(bookies, 2)
+        self.in_trouble.update(dict.fromkeys((replaced.name, late.name), None))
+        way = METASTORE, writer
+        changed = trio.Event()
+
+        def hears_nothing(process: str) -> None:
+            if process == writer and not changed.is_set():
+                self._network.cut(*way)
+                changed.set()
+
+        self._metastore.on_deadly, self._metastore.deadly_rate = hears_nothing, 1.0
+        replaced.disk.stalled_until_s = self.world.now_s + 0.55 + self.random.random() * 0.2
+        with trio.move_on_after(1.0):
+            await changed.wait()
+        self._metastore.deadly_rate = 0.0
+        if changed.is_set():
+            self.world.count("a writer did not hear of its change of the ensemble")
+            late.disk.stalled_until_s = self.world.now_s + self.random.choice((0.0, 0.2, 0.4))
+            await trio.sleep(self.random.choice((0.2, 0.5, 1.0, 3.0)))
+            if self.random.random() < 0.2 and writer in self._clients.scopes:
+                self._clients.kill(writer)
+            self._network.mend(*way)
+        for bookie in (replaced, late):
+            bookie.disk.heal()
+            del self.in_trouble[bookie.name]
 
     async def orphan(self) -> None:
         """One bookie misses the last entries of a writer, which dies; another one that has them can't read, the rest is
