@@ -32,6 +32,7 @@ MAY_PRINT = ("replog/cli", "replog/demo")
 
 # Where any error at all is caught without being raised again, and why that is right there.
 MAY_CATCH_EVERYTHING: dict[str, str] = {
+    "replog/aio/turns.py": "whatever a call raises ends the run, and what is not an Exception the event loop, too",
     "replog/aio/host.py": "whatever a call raises is raised again in the task that called",
     "replog/backends/files/maintenance.py": "its thread must not die unheard: the storage stops, and says why",
     "replog/blocking/portal.py": "whatever a call raises is raised again in the thread that called",

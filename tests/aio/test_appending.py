@@ -13,7 +13,7 @@ import pytest
 
 import replog
 from replog import aio
-from replog.aio.host import Host
+from replog.aio.turns import HostTurns
 from replog.bookie import commits
 from replog.bookie.commits import GroupCommit
 from replog.bookie.groups import Committer, Group
@@ -65,11 +65,11 @@ def test_lone_appends_need_no_trio_turn_nor_commit_in_the_loop(
 ) -> None:
     """Each turn of a guest that has to wait costs two changes of thread."""
     woken = [0]
-    wake = Host._soon_from_any_thread
+    wake = HostTurns.turn_from_any_thread
 
-    def counted(host: Host, function: Any) -> None:
+    def counted(turns: HostTurns, function: Any) -> None:
         woken[0] += 1
-        wake(host, function)
+        wake(turns, function)
 
     @under_asyncio
     async def append() -> None:
@@ -85,7 +85,7 @@ def test_lone_appends_need_no_trio_turn_nor_commit_in_the_loop(
             # Timers take some 20 turns a second; without the short way each of the four calls took two.
             assert woken[0] < APPENDS + 40 * (time.monotonic() - began_s)
 
-    monkeypatch.setattr(Host, "_soon_from_any_thread", counted)
+    monkeypatch.setattr(HostTurns, "turn_from_any_thread", counted)
     append()
     assert threading.get_ident() not in disk.threads
 

@@ -58,6 +58,7 @@ class Opening(AbstractAsyncContextManager[Any]):
             if not value.done():
                 raise call.answer.exception() or closed()
             self._given = self._give(host, value.result())
+            host.entered(self)
         except asyncio.CancelledError:
             if self._call is not None:
                 await self._call.cancel()
@@ -81,7 +82,7 @@ class Opening(AbstractAsyncContextManager[Any]):
         """Leaves it, or waits until it is left. In a fork of its process, where its event loop is not, it does nothing."""
         assert self._call is not None
         assert self._joined is not None
-        if self._joined.is_forked:
+        if self._joined.is_forked or self._joined.loop.is_closed():
             return
         self._joined.check_loop()
         if self._leaving.is_set():

@@ -7,8 +7,9 @@ Rules:
 - A caller that is cancelled cancels its trio task, and goes on when that has ended: so its outcome is the documented one.
 - Every caller is answered: when the run ends, what was under way raises `ClosedError`.
 - What was opened without a block is left when the event loop ends, the last one first. asyncio has one hook for that, the end of
-  asynchronous generators (`shutdown_asyncgens`), which `asyncio.run`, runners and servers call. A loop that is closed without it
-  leaves the run as it stands, which a `ResourceWarning` says: what was confirmed is durable, and the rest ends with the process.
+  asynchronous generators (`shutdown_asyncgens`), which `asyncio.run`, runners and servers call.
+- A loop that is closed while something is open, or never runs again, ends the run: everything in it is cancelled, and a
+  `ResourceWarning` says what was open. What was confirmed is durable, and the thread can run trio again.
 - A forked child has these objects but not the run: each use raises `ForkedError`.
 - No exception of trio's leaves this package.
 """
@@ -19,20 +20,26 @@ import asyncio
 import atexit
 import contextlib
 import os
+import threading
 import warnings
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import partial
 from typing import Any, Protocol
 
 import outcome
 import trio
 
+from replog.aio.interrupts import begin_deferring, end_deferring
+from replog.aio.turns import HostTurns
 from replog.errors import ForkedError, WrongEventLoopError
 from replog.runtime.event_loop import use_host_loop
 from replog.runtime.faces import closed, forked, without_trio
 
 _hosts: dict[asyncio.AbstractEventLoop, Host] = {}  # whose run has not ended
+_watched: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()  # that have a `_Closing`
 _parent: int | None = None  # the process that had runs when this one was forked from it
+
+_YEAR_S = 365 * 24 * 3600.0
 
 
 class Kept(Protocol):
@@ -62,11 +69,12 @@ class Call:
             if not answer.done():
                 answer.set_exception(without_trio(error))
         finally:
-            if not answer.done():  # the run ends
-                answer.set_exception(closed())
-            # Looked at: whoever waits has it from a shield, and whoever was cancelled asks for no outcome.
-            answer.exception()
-            self._ended.set_result(None)
+            if not answer.get_loop().is_closed():  # else no task can wait for it
+                if not answer.done():  # the run ends
+                    answer.set_exception(closed())
+                # Looked at: whoever waits has it from a shield, and whoever was cancelled asks for no outcome.
+                answer.exception()
+                self._ended.set_result(None)
 
     async def wait(self) -> Any:
         """Returns or raises what the task does. If cancelled, the task is, and has ended before this does."""
@@ -99,9 +107,10 @@ class Host:
         self._kept: list[Kept] = []  # in the order of opening
         self._at_the_end: AsyncGenerator[None, None] | None = None
         self._is_forgotten = False
-        # What the run does next: nobody else holds it, and without it, it would be torn down in the middle of its tasks.
-        self._next: Callable[[], object] | None = None
-        self._nursery: trio.Nursery | None = None
+        self._open: dict[Kept, None] = {}  # in the order of entering
+        self._is_ending_alone = False  # the event loop is closed
+        self._thread = threading.current_thread()
+        self.turns = HostTurns(loop)
         self._leaving = trio.Event()
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -116,7 +125,7 @@ class Host:
             raise WrongEventLoopError("replog.aio needs asyncio; under trio use replog.embed and the like") from error
         for other in list(_hosts.values()):
             if other.loop.is_closed():
-                other.warn_if_forgotten()
+                other.end_without_loop()
         # A run that is ending takes nobody in, and a loop has only one: the next begins when it has ended.
         while (host := _hosts.get(loop)) is not None and host._leaving.is_set():
             await asyncio.shield(host._ended)
@@ -135,7 +144,7 @@ class Host:
     async def part(self) -> None:
         """One user less; without any the run ends. Raises what it failed with."""
         self._users -= 1
-        if not self._users:
+        if not self._users and not self.loop.is_closed():
             self._leaving.set()
             await asyncio.shield(self._ended)
             if self._failure is not None:
@@ -148,8 +157,13 @@ class Host:
             self._at_the_end = self._leave_at_the_end()
             await anext(self._at_the_end)  # from here on the event loop knows it
 
+    def entered(self, context: Kept) -> None:
+        """It is open, and named if it still is when the event loop ends."""
+        self._open[context] = None
+
     def forget(self, context: Kept) -> None:
         """It is left."""
+        self._open.pop(context, None)
         if context in self._kept:
             self._kept.remove(context)
 
@@ -170,7 +184,7 @@ class Host:
     @property
     def has_ended(self) -> bool:
         """Whether the trio run has ended, or is about to."""
-        return self._nursery is None
+        return self.turns.nursery is None
 
     def forked(self) -> ForkedError:
         """For who uses this in a fork of its process."""
@@ -190,9 +204,9 @@ class Host:
     def begin(self, call: Call, function: Callable[[], Awaitable[Any]]) -> None:
         """Starts the call's task. Raises `ClosedError`."""
         self.check_loop()
-        if self._nursery is None:
+        if self.turns.nursery is None:
             raise closed()
-        self._nursery.start_soon(call.run, function)
+        self.turns.nursery.start_soon(call.run, function)
 
     async def call(self, function: Callable[[], Awaitable[Any]]) -> Any:
         """Calls an async function in the trio run. If cancelled, it is cancelled, with what that means for it."""
@@ -200,106 +214,101 @@ class Host:
         self.begin(call, function)
         return await call.wait()
 
-    def soon(self, call: Callable[[], object]) -> None:
-        """As `replog.runtime.event_loop.HostLoop` says."""
-        self.loop.call_soon(self._make, call)
-
-    def soon_from_any_thread(self, call: Callable[..., object], /, *arguments: Any) -> None:
-        """As `replog.runtime.event_loop.HostLoop` says."""
-        if self._nursery is None:
-            raise trio.RunFinishedError
-        try:
-            self.loop.call_soon_threadsafe(self._make, call, *arguments)
-        except RuntimeError as error:
-            if not self.loop.is_closed():
-                raise
-            self.warn_if_forgotten()
-            raise trio.RunFinishedError from error
-
-    def watch(self, descriptor: int, call: Callable[[], object]) -> Callable[[], object]:
-        """As `replog.runtime.event_loop.HostLoop` says."""
-        self.loop.add_reader(descriptor, self._make, call)
-        return partial(self.loop.remove_reader, descriptor)
-
-    def _make(self, call: Callable[..., object], *arguments: Any) -> None:
-        if self._nursery is not None:
-            try:
-                call(*arguments)
-            except Exception as error:
-                # It is a bug, and ends the run, as in a call that trio makes: whoever waits must not wait without end.
-                self._nursery.start_soon(_raise, error)
-
     def _begin(self) -> None:
         loop = self.loop
+        begin_deferring()
         try:
             trio.lowlevel.start_guest_run(
                 self._main,
-                run_sync_soon_threadsafe=self._soon_from_any_thread,
-                run_sync_soon_not_threadsafe=self._soon,
+                run_sync_soon_threadsafe=self.turns.turn_from_any_thread,
+                run_sync_soon_not_threadsafe=self.turns.turn,
                 done_callback=self._did_end,
                 host_uses_signal_set_wakeup_fd=True,
             )
         except RuntimeError as error:
+            end_deferring()
             del _hosts[loop]
             if _parent is not None:
                 raise forked(_parent) from error
             raise WrongEventLoopError(f"replog.aio needs an event loop whose thread runs no trio: {error}") from error
+        if loop not in _watched:
+            _watched.add(loop)
+            loop.call_later(_YEAR_S, _Closing(loop).stay)
 
-    def _soon(self, function: Callable[[], object]) -> None:
-        self._next = function
-        self.loop.call_soon(function)
+    def end_without_loop(self) -> None:
+        """Ends the run of an event loop that is closed: cancels everything, and makes the turns that this needs.
 
-    def _soon_from_any_thread(self, function: Callable[[], object]) -> None:
-        self._next = function
-        try:
-            self.loop.call_soon_threadsafe(function)
-        except RuntimeError:
-            if not self.loop.is_closed():
-                raise
-            self.warn_if_forgotten()
+        Only the run's own thread can do that."""
+        self.warn_if_forgotten()
+        if not self.is_forked and threading.current_thread() is self._thread and not self._is_ending_alone:
+            self._is_ending_alone = True
+            self._leaving.set()
+            self.turns.end_without_loop(self._ended.done)
 
     def warn_if_forgotten(self) -> None:
         """Says once what is open in an event loop that will never run again."""
         if not self._is_forgotten and not self.is_forked:
             self._is_forgotten = True
-            what = ", ".join(map(repr, self._kept)) or "a context"
+            what = ", ".join(map(repr, self._open)) or "a context"
             warnings.warn(
-                f"replog.aio: an event loop ended, and left open: {what}. What was confirmed is durable. Call aclose(), leave "
-                "the block, or end the loop with asyncio.run() or loop.shutdown_asyncgens()",
+                f"replog.aio: an event loop ended, and left open: {what}. What was confirmed is durable, and the rest was "
+                "cancelled. Call aclose(), leave the block, or end the loop with asyncio.run() or loop.shutdown_asyncgens()",
                 ResourceWarning,
                 stacklevel=2,
             )
 
     async def _main(self) -> None:
         try:
-            use_host_loop(self)
-            async with trio.open_nursery() as self._nursery:
+            use_host_loop(self.turns)
+            async with trio.open_nursery() as self.turns.nursery:
                 self._ready.set_result(None)
                 await self._leaving.wait()
-                self._nursery.cancel_scope.cancel()
+                self.turns.nursery.cancel_scope.cancel()
         finally:
-            self._nursery = None
+            self.turns.nursery = None
 
     def _did_end(self, result: outcome.Outcome[None]) -> None:
         if isinstance(result, outcome.Error):
             self._failure = result.error
+        end_deferring()
         self._leaving.set()
         _hosts.pop(self.loop, None)
-        self._ended.set_result(None)
+        try:
+            self._ended.set_result(None)
+        except RuntimeError:
+            # Those who wait for it are tasks of a closed event loop.
+            if not self.loop.is_closed():
+                raise
 
 
-async def _raise(error: Exception) -> None:
-    raise error
+class _Closing:
+    """An object that only its event loop keeps, in a timer: when the loop is closed, it drops its timers."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def stay(self) -> None:
+        """Once a year."""
+        self._loop.call_later(_YEAR_S, self.stay)
+
+    def __del__(self) -> None:
+        host = _hosts.get(self._loop)
+        if host is not None and self._loop.is_closed():
+            host.end_without_loop()
 
 
 @atexit.register
-def _warn_of_the_forgotten() -> None:
+def _end_the_forgotten() -> None:
     for host in list(_hosts.values()):
         import ctypes  # seldom needed, and not everywhere there
 
+        if not host.loop.is_running():
+            host.loop.close()
+            host.end_without_loop()
         host.warn_if_forgotten()
-        # Its tasks stay as they are, since they can't run any more: torn down with the interpreter, they would complain.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(host))
+        if not host.has_ended:
+            # Its tasks stay as they are, since they can't run any more: torn down with the interpreter, they would complain.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(host))
 
 
 def _forget_the_parents_runs() -> None:

@@ -75,7 +75,12 @@ class _Writer(Opened):
 
 def _end(ended: asyncio.Future[bool], is_confirmed: bool) -> None:
     if not ended.done():  # its caller may have been cancelled
-        ended.set_result(is_confirmed)
+        try:
+            ended.set_result(is_confirmed)
+        except RuntimeError:
+            # Who waits for it is a task of a closed event loop.
+            if not ended.get_loop().is_closed():
+                raise
 
 
 @FACES.face_of(TrioLedgerWriter)

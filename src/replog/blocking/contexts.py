@@ -19,7 +19,8 @@ class Opening(AbstractContextManager[Any]):
     def __init__(self, enter: Callable[[bool], AbstractContextManager[Any]]) -> None:
         self._enter = enter  # with whether the process owns it, else the thread that enters it
         self._entered: AbstractContextManager[Any] | None = None
-        self._leaving = threading.Lock()
+        # One that a signal handler may take again in the thread that holds it.
+        self._leaving = threading.RLock()
         self._is_used = False
 
     def __enter__(self) -> Any:

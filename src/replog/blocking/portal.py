@@ -5,7 +5,12 @@ Rules:
   the end of the thread that entered it ends it: an interpreter can always end.
 - A caller sleeps on a lock of its own, where signals still reach it; its call is a task in the trio thread. What the task
   returns or raises is returned or raised in the caller's thread, the very same object.
-- A caller that is interrupted cancels its task, waits some seconds for its end, and lets the interruption pass on.
+- A caller that is interrupted cancels its task, waits for its end, and lets the interruption pass on. A signal handler may
+  raise between any two steps: only `_is_given` says whether an answer has come, never who holds its lock.
+- A caller holds no lock that the trio run or its threads need, not even trio's in `run_sync_soon`: a finalizer can be called
+  in the middle of any call, and waits for one of its own.
+- A thread of replog's own never waits here: a finalizer, a logging handler or an observer would wait for itself. Each use
+  raises `OwnThreadError` before anything is touched; leaving a block begins to leave it there, and doesn't wait.
 - Every call that was accepted is answered, even if the run ends before the call could begin.
 - A forked child has these objects but not the thread: each use raises `ForkedError` before anything is touched, and
   leaving a block there does nothing.
@@ -17,13 +22,18 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from functools import partial
+from math import inf
+from time import monotonic
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import trio
 
-from replog.errors import ClosedError, ForkedError
+from replog.blocking.calls import ThreadCalls
+from replog.errors import ClosedError, ForkedError, OwnThreadError
 from replog.runtime.faces import closed, forked, without_trio
 from replog.runtime.nursery import open_service_nursery
+from replog.runtime.own_threads import in_own_thread, is_own_thread
 
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
@@ -75,11 +85,18 @@ class _Answer(Generic[Value]):
 
     def wait(self, timeout_s: float) -> bool:
         """True if it was given in time."""
-        # A lock, because waiting for one is interrupted by signals, so that Ctrl-C reaches the caller.
-        if not self._given.acquire(timeout=timeout_s):
-            return False
-        self._given.release()
-        return True
+        # A lock, because waiting for one is interrupted by signals, so that Ctrl-C reaches the caller. A caller that was
+        # interrupted right after it took the lock asks again: so the lock is taken only where nothing has come yet, and kept.
+        return self._is_given or (self._given.acquire(timeout=timeout_s) and self._is_given)
+
+    def wait_long(self, timeout_s: float, giver: threading.Thread) -> None:
+        """Waits until it is given, at most this long. Raises `ClosedError` if the thread that gives it has ended before."""
+        deadline_s = monotonic() + timeout_s
+        while not self.wait(_LOOK_S):
+            if not giver.is_alive() and not self.wait(0):
+                raise closed()
+            if monotonic() >= deadline_s:
+                return
 
     def take(self) -> Value:
         if self._error is not None:
@@ -125,12 +142,12 @@ class _Block(Generic[Value]):
 
 
 class Portal:
-    """A trio run in a thread of its own. Its methods may be called from any thread but that one."""
+    """A trio run in a thread of its own. Its methods may be called from any thread but those of replog's own."""
 
     def __init__(self) -> None:
         self._process_id = os.getpid()
         self._thread = threading.Thread()
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._calls = ThreadCalls()
         self._nursery: trio.Nursery | None = None  # None before and after the run
         self._is_ready = threading.Event()
         self._kept: list[_Block[Any]] = []  # that are open as long as the process lives, in the order of opening
@@ -151,16 +168,18 @@ class Portal:
         """Starts the thread, opens the async context in it, and gives its value. Leaving closes both; so does the end of
         `owner`, by default the thread that calls this, as on an error. One that `is_of_process` is left in peace when the
         process ends."""
+        _check_thread()
         watched = threading.main_thread() if is_of_process else owner or threading.current_thread()
         leave = self._leave_in_peace if is_of_process else self._leave_on_error
         block = _Block(lambda: self._serving(make, lambda: self._leave_after(watched, lambda: leave(block))))
-        self._thread = threading.Thread(target=self._run_trio, args=(block,), name="replog blocking")
+        self._thread = threading.Thread(target=in_own_thread, args=(self._run_trio, block), name="replog blocking")
         try:
             with self._entered(block, self._thread.start):
                 yield block.entered.take()
         finally:
-            # A fork has no such thread to join.
-            if os is not None and os.getpid() == self._process_id and self._thread.ident is not None:
+            # A fork has no such thread to join, and no thread can wait for its own end.
+            is_ours = os is not None and os.getpid() == self._process_id and self._thread.ident is not None
+            if is_ours and not is_own_thread():
                 self._thread.join()
 
     @contextmanager
@@ -169,6 +188,7 @@ class Portal:
     ) -> Iterator[Value]:
         """Opens an async context in the trio thread, and gives its value. Leaving closes it; so does, in peace, the end of the
         process, if it `is_of_process`."""
+        _check_thread()
         block = _Block(make)
         if is_of_process:
             self._kept.append(block)
@@ -179,6 +199,7 @@ class Portal:
         self, function: Callable[Arguments, Awaitable[Value]], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Value:
         """Calls an async function in the trio thread. If interrupted, it is cancelled, with what that means for it."""
+        _check_thread()
         answer: _Answer[Value] = _Answer()
         self._wait(answer, answer, lambda: self._soon(self._start, answer, lambda: function(*args, **kwargs)))
         return answer.take()
@@ -187,6 +208,7 @@ class Portal:
         self, function: Callable[Arguments, Value], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Value:
         """Calls a synchronous function in the trio thread, without a task for it."""
+        _check_thread()
         answer: _Answer[Value] = _Answer()
         self._wait(answer, answer, lambda: self._soon(self._run_sync, answer, lambda: function(*args, **kwargs)))
         return answer.take()
@@ -219,6 +241,8 @@ class Portal:
             return
         try:
             self._soon(block.leave, error is not None)
+            if is_own_thread():
+                return
         except ClosedError:
             # The run has ended, and the block before it: `left` says how.
             if not block.left.is_started:
@@ -230,8 +254,7 @@ class Portal:
             # The thread that had entered it ended, and this is another one.
             if error is None:
                 raise closed() from None
-            for note in getattr(left, "__notes__", ()):
-                error.add_note(note)
+            _add_notes(left, error)
         except _CancelledByCaller:
             pass
         except ClosedError as ended:
@@ -244,40 +267,35 @@ class Portal:
 
     def _soon(self, function: Callable[..., object], *args: object) -> None:
         self.check_process()
-        assert self._token is not None, "the trio run has begun"
-        try:
-            self._token.run_sync_soon(function, *args)
-        except trio.RunFinishedError:
-            raise closed() from None
+        if not self._calls.put(partial(function, *args)):
+            raise closed()
 
     def _wait(self, answer: _Answer[Any], task: _Answer[Any], begin: Callable[[], object]) -> None:
         """Begins something, and waits for its answer. If interrupted, cancels the task that would give it, and waits for
         the end of that."""
         try:
             begin()
-            # In steps, because a thread that dies answers nobody.
-            while not answer.wait(_LOOK_S):
-                if not self._thread.is_alive() and not answer.wait(0):
-                    raise closed()
+            answer.wait_long(inf, self._thread)
         except (ClosedError, ForkedError):
             raise
         except BaseException:
             if self._is_ready.wait(_FAREWELL_S):
                 with suppress(ClosedError):
                     self._soon(task.cancel)
-                    task.wait(_FAREWELL_S)
+                    task.wait_long(_FAREWELL_S, self._thread)
             raise
 
     # -- in the trio thread -----------------------------------------------------------------------------------------
 
     def _run_trio(self, block: _Block[Any]) -> None:
-        try:
-            trio.run(self._main, block)
-        finally:
-            self._nursery = None
+        with self._calls.served():
+            try:
+                trio.run(self._main, block)
+            finally:
+                self._nursery = None
 
     async def _main(self, block: _Block[Any]) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+        trio.lowlevel.spawn_system_task(self._calls.make)
         self._is_ready.set()
         block.left.is_started = True
         await self._run(block.left, block.keep_open)
@@ -351,6 +369,20 @@ class Portal:
             answer.succeed(function())
         except BaseException as error:
             answer.fail(_outside(error))  # the caller gets it
+
+
+def _check_thread() -> None:
+    if is_own_thread():
+        raise OwnThreadError(
+            f"replog.blocking was called in replog's own thread {threading.current_thread().name!r}, which would wait for "
+            "itself; nothing was done. A finalizer (__del__), a logging handler or an observer runs there: let it put its work "
+            "into a queue.SimpleQueue for a thread of the program's"
+        )
+
+
+def _add_notes(source: BaseException, error: BaseException) -> None:
+    for note in getattr(source, "__notes__", ()):
+        error.add_note(note)
 
 
 def _outside(error: BaseException) -> BaseException:

@@ -1,6 +1,9 @@
 """Readers for code without trio: batches cross the threads, entries are cut from them where they are wanted.
 
 A reader belongs to one thread at a time. Only getting the next batches is a call; so iterating costs nothing per entry.
+
+A signal handler may raise after any call that this makes. So what was fetched stays where it is until the statements that give
+it out, among which there is no call.
 """
 
 from __future__ import annotations
@@ -48,25 +51,32 @@ class _Fetching(Generic[Batch]):
         self._receive_batch = receive_batch
         self._receive_batch_nowait = receive_batch_nowait
         self._what = what
-        self._fetched: deque[Batch] = deque()
+        self.fetched: deque[Batch] = deque()
 
     def next_batch(self, timeout_s: float | None) -> Batch | None:
-        if self._fetched:
+        """The next batch, which stays the next one until the caller deletes `fetched[0]`."""
+        if self.fetched:
             self._portal.check_process()
         elif not self._portal.call(self._fetch, timeout_s):
             return None
-        return self._fetched.popleft()
+        return self.fetched[0]
 
     def next_batch_nowait(self) -> Batch:
-        if self._fetched:
+        """As `next_batch`."""
+        if self.fetched:
             self._portal.check_process()
-            return self._fetched.popleft()
-        return self._portal.call_sync(self._receive_batch_nowait)
+        else:
+            self._portal.call_sync(self._fetch_nowait)
+        return self.fetched[0]
 
     def batches(self) -> Iterator[Batch]:
         """All batches, however long they take to come."""
         while (batch := self.next_batch(None)) is not None:
+            del self.fetched[0]
             yield batch
+
+    def _fetch_nowait(self) -> None:
+        self.fetched.append(self._receive_batch_nowait())
 
     async def _fetch(self, timeout_s: float | None) -> bool:
         """Gets a batch, and those behind it that have arrived already. False at the end."""
@@ -76,17 +86,17 @@ class _Fetching(Generic[Batch]):
             raise TimeoutError(f"{self._what}: nothing came within {timeout_s} s; ask again to go on where it stood")
         size_bytes = 0
         while batch is not None:
-            self._fetched.append(batch)
+            self.fetched.append(batch)
             size_bytes += batch.size_bytes
             # Both bounds: small batches cost a change of thread each, large ones memory.
-            if len(self._fetched) >= _FETCHED_BATCHES_MAX or size_bytes >= _FETCHED_BYTES_MAX:
+            if len(self.fetched) >= _FETCHED_BATCHES_MAX or size_bytes >= _FETCHED_BYTES_MAX:
                 break
             try:
                 batch = self._receive_batch_nowait()
             except (trio.WouldBlock, ReplogError):
                 # No more now; and an error is raised again when it is its turn.
                 break
-        return bool(self._fetched)
+        return bool(self.fetched)
 
 
 class _Reader(Opened):
@@ -101,7 +111,9 @@ class _Reader(Opened):
         raise NotImplementedError
 
     def receive_batch_nowait(self) -> Any:
-        return self._fetching.next_batch_nowait()
+        batch = self._fetching.next_batch_nowait()
+        del self._fetching.fetched[0]
+        return batch
 
 
 @FACES.face_of(TrioLedgerReader)
@@ -121,7 +133,10 @@ class LedgerReader(_Reader):
         return fetching.batches()
 
     def receive_batch(self) -> EntryBatch | None:
-        return self._fetching.next_batch(None)
+        batch: EntryBatch | None = self._fetching.next_batch(None)
+        if batch is not None:
+            del self._fetching.fetched[0]
+        return batch
 
     def batches(self) -> Iterator[EntryBatch]:
         return self._fetching.batches()
@@ -137,7 +152,9 @@ class _LogReading(_Reader):
     def __init__(self, portal: Portal, reader: Any, timeout_s: float | None = None) -> None:
         super().__init__(portal, reader)
         self.timeout_s = timeout_s
-        self._records: Iterator[Record] = iter(())
+        self._batch: RecordBatch | None = None  # the one that is iterated over
+        self._records: Iterator[Record] = iter(())  # the rest of it
+        self._is_torn = False  # an interruption may have taken a record out of the rest that was not given out
         self._given: Record | RecordBatch | None = None  # the last that was given out
         self._begins_after: Position | None = reader.position  # nothing was fetched yet
 
@@ -149,13 +166,25 @@ class _LogReading(_Reader):
 
     def __iter__(self) -> Iterator[Record]:
         while True:
-            for record in self._records:
-                self._given = record
-                yield record
+            if self._is_torn:
+                position = self.position
+                rest = (each for each in self._batch or () if position is None or each.position > position)
+                self._records, self._is_torn = rest, False
+            try:
+                for record in self._records:
+                    self._given = record
+                    yield record
+            except (GeneratorExit, ReplogError):
+                raise
+            except BaseException:
+                self._is_torn = True
+                raise
             batch = self._fetching.next_batch(self.timeout_s)
             if batch is None:
                 return
-            self._records = iter(batch)
+            records = iter(batch)
+            self._batch, self._records = batch, records
+            del self._fetching.fetched[0]
 
     def receive(self) -> Record:
         for record in self:
@@ -168,11 +197,13 @@ class _LogReading(_Reader):
         batch: RecordBatch | None = self._fetching.next_batch(self.timeout_s)
         if batch is not None:
             self._given = batch
+            del self._fetching.fetched[0]
         return batch
 
     def receive_batch_nowait(self) -> RecordBatch:
-        batch: RecordBatch = super().receive_batch_nowait()
+        batch: RecordBatch = self._fetching.next_batch_nowait()
         self._given = batch
+        del self._fetching.fetched[0]
         return batch
 
     def batches(self) -> Iterator[RecordBatch]:

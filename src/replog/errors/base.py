@@ -45,6 +45,11 @@ class WrongEventLoopError(ReplogError):
     another loop than the one that its client was opened in. Retry: no, mend it. Outcome: not written, nothing was touched."""
 
 
+class OwnThreadError(ReplogError):
+    """A verb of `replog.blocking` was called in a thread of replog's own, by a finalizer, a logging handler or an observer, where
+    it would wait for itself. Retry: in a thread of the program's. Outcome: not written."""
+
+
 class ClosedError(ReplogError):
     """A client, writer or reader of `replog.aio` or `replog.blocking` was used after it was left. Retry: no, open another one.
     Outcome: not written, or unknown for what was under way when it was left."""

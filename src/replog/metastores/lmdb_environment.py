@@ -28,6 +28,7 @@ from replog.metastores.lmdb_jobs import Job, JobQueue
 from replog.metastores.lmdb_records import Reading, Writing
 from replog.metastores.presence import Presence
 from replog.runtime.lmdb_map import READERS_MAX, LMDBMap
+from replog.runtime.own_threads import in_own_thread
 
 Answer = TypeVar("Answer")
 
@@ -70,7 +71,9 @@ class Environment:
             raise
         self._commits = Commits(self.map, self.presence)
         # A daemon: a disk that hangs must not keep the process from ending. Its callers have `timeout_s`.
-        self._thread = threading.Thread(target=self._serve, name=f"replog metastore {path}", daemon=True)
+        self._thread = threading.Thread(
+            target=in_own_thread, args=(self._serve,), name=f"replog metastore {path}", daemon=True
+        )
 
     def start(self) -> None:
         """Starts the writer thread."""

@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
+from replog.runtime.own_threads import in_own_thread
+
 T = TypeVar("T")
 
 
@@ -65,7 +67,7 @@ class Threads:
     def start(self, name: str, function: Callable[[], None]) -> Thread:
         """Starts a thread that doesn't keep the process from ending. When the interpreter ends, calls the function here."""
         # A daemon: a disk that hangs keeps a call for hours, and must not keep the process from ending.
-        thread = threading.Thread(target=function, name=name, daemon=True)
+        thread = threading.Thread(target=in_own_thread, args=(function,), name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
@@ -110,7 +112,7 @@ async def run_in_thread(
     def begin() -> T:
         nonlocal is_begun
         is_begun = True
-        return function(*arguments)
+        return in_own_thread(function, *arguments)
 
     try:
         return await trio.to_thread.run_sync(begin, abandon_on_cancel=abandon_on_cancel, limiter=limiter)

@@ -15,6 +15,7 @@ from replog.backends.files.journal import Journal
 from replog.backends.files.pacing import Closing
 from replog.backends.files.pool import FilePool
 from replog.errors import StorageError, StorageFailedError, StorageFullError
+from replog.runtime.own_threads import in_own_thread
 
 _JOIN_TIMEOUT_S = 60.0
 _TRY_AGAIN_S = 5.0  # after the disk was full
@@ -49,7 +50,9 @@ class Maintenance:
 
     def start(self) -> None:
         """Runs the thread."""
-        self._thread = threading.Thread(target=self._run, name="replog-storage-maintenance", daemon=True)
+        self._thread = threading.Thread(
+            target=in_own_thread, args=(self._run,), name="replog-storage-maintenance", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

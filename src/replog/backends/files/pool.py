@@ -20,6 +20,7 @@ from replog.backends.files.options import FilesOptions
 from replog.backends.files.page_cache import PageCache
 from replog.backends.files.spares import Spares
 from replog.errors import StorageError, StorageFailedError
+from replog.runtime.own_threads import in_own_thread
 
 _PREPARE_TIMEOUT_S = 60.0
 _JOIN_TIMEOUT_S = 60.0
@@ -55,7 +56,9 @@ class FilePool:
         self.spares.start(spares)
         self.ready = ready
         if background:
-            self._thread = threading.Thread(target=self._run, name="replog-journal-files", daemon=True)
+            self._thread = threading.Thread(
+                target=in_own_thread, args=(self._run,), name="replog-journal-files", daemon=True
+            )
             self._thread.start()
 
     def close(self) -> None:

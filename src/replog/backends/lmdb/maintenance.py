@@ -20,6 +20,7 @@ from replog.backends.lmdb.records import BATCH, GARBAGE, LEDGER, id_key
 from replog.backends.lmdb.scrubbing import Scrub
 from replog.backends.lmdb.transactions import Transactions
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
+from replog.runtime.own_threads import in_own_thread
 
 if TYPE_CHECKING:
     import lmdb
@@ -78,7 +79,7 @@ class Maintenance:
         self._scrub: Scrub | None = None  # the one under way in the background
         self._wake = threading.Event()
         self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=in_own_thread, args=(self._run,), name=name, daemon=True)
         self.removed_pieces = 0
         self.scrubbed_bytes = 0
 

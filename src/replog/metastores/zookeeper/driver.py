@@ -30,6 +30,7 @@ from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
 from replog.errors import ConfigError
 from replog.metastores.zookeeper.options import Place, ZooKeeperOptions
+from replog.runtime.own_threads import in_own_thread
 
 _log = logging.getLogger("replog.metastores.zookeeper")
 _kazoo_log = logging.getLogger("replog.metastores.zookeeper.kazoo")
@@ -286,7 +287,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def spawn(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         """Starts the thread."""
         self._ended.clear()
-        thread = threading.Thread(target=self._run, args=(function, args, kwargs), name="replog-zookeeper", daemon=True)
+        thread = threading.Thread(
+            target=in_own_thread, args=(self._run, function, args, kwargs), name="replog-zookeeper", daemon=True
+        )
         thread.start()
         return thread
 
