@@ -7,6 +7,7 @@ nothing, takes no new ledgers, recovers none, and says so, until the metastore i
 - The counter is raised in the cookie first and kept in the storage after that: a cookie that is ahead is no alarm.
 - The counter is raised within seconds after a ledger began here: a metastore that lacks the ledger's record, because it went
   back, then lacks that, too, even if its next ledger id is the same.
+- A bookie that holds no ledger has nothing to lose: it joins any metastore.
 - `check` is called before anything is dropped, and once more right before.
 """
 
@@ -94,15 +95,13 @@ class MetastoreGuard:
         await self._look_what_is_held()
         if after_restore:
             await self.confirm()
-        elif cookie is None:
-            if self._highest_held >= 0:
-                raise StorageIdentityError(
-                    f"bookie {self._storage.bookie_id} has ledgers, but the metastore has never heard of it",
-                    "Either the metastore was lost, or this directory belongs to another one: bring the two that belong "
-                    "together. Nothing was touched. If the metastore was restored from a back-up, and nothing newer is left: "
-                    "start the bookie with --after-restore",
-                )
-            await self._make_known()
+        elif cookie is None and self._highest_held >= 0:
+            raise StorageIdentityError(
+                f"bookie {self._storage.bookie_id} has ledgers, but the metastore has never heard of it",
+                "Either the metastore was lost, or this directory belongs to another one: bring the two that belong "
+                "together. Nothing was touched. If the metastore was restored from a back-up, and nothing newer is left: "
+                "start the bookie with --after-restore",
+            )
         elif not self._seen.times_raised:
             await self._make_root()
         try:
@@ -123,15 +122,22 @@ class MetastoreGuard:
         except KeyNotFoundError:
             return None
 
-    async def _make_known(self) -> None:
-        """Makes a cookie for a bookie that holds nothing: an earlier metastore has nothing of it."""
+    async def _join(self, cookie: Cookie | None) -> Cookie:
+        """Takes any metastore for the bookie's own, since it holds no ledger: nothing can be lost. Returns its cookie there."""
         assert self._metastore is not None, "a guard has a metastore once the bookie serves"
-        await self._make_root()
-        # It may have been made anew. What was dropped here would still refuse entries under the ids of before (L5).
-        await raise_next_ledger_id(self._metastore, self._seen.next_ledger_id)
-        self._seen = Sighting(next_ledger_id=self._seen.next_ledger_id)
-        # The creation may have succeeded all the same, or somebody has declared the bookie lost meanwhile: it is read next.
-        await _create(self._metastore, cookie_key(self._storage.bookie_id), encode_cookie(Cookie()))
+        known = self._seen
+        if cookie is None or cookie.token != known.token or cookie.times_raised < known.times_raised:
+            await self._make_root()
+            # It may have been made anew. What was dropped here still refuses entries under the ids of before (L5).
+            await raise_next_ledger_id(self._metastore, known.next_ledger_id)
+        if cookie is None:
+            # The creation may have succeeded already, or somebody has declared the bookie lost meanwhile.
+            await _create(self._metastore, cookie_key(self._storage.bookie_id), encode_cookie(Cookie()))
+            cookie = await self._cookie() or Cookie()
+        next_ledger_id = max(known.next_ledger_id, await read_next_ledger_id(self._metastore))
+        self._seen = Sighting(cookie.token, cookie.times_raised, next_ledger_id)
+        self._trust()
+        return cookie
 
     async def _make_root(self) -> None:
         assert self._metastore is not None, "a guard has a metastore once the bookie serves"
@@ -145,6 +151,8 @@ class MetastoreGuard:
         if it went back: then nothing may be dropped; `MetastoreError`."""
         assert self._metastore is not None, "a guard has a metastore once the bookie serves"
         cookie = await self._cookie()
+        if self._highest_held < 0:
+            return await self._join(cookie)
         if cookie is None:
             self._doubt("it has no cookie of this bookie: it was emptied, or is another cluster's")
         if self._seen.token and cookie.token != self._seen.token:
@@ -196,6 +204,11 @@ class MetastoreGuard:
             token = known.token or current_chance().token()
 
             def raised(cookie: Cookie) -> Cookie:
+                # Not the metastore that was checked any more: a counter that is raised in the wrong one is lost.
+                if cookie.times_raised < known.times_raised:
+                    self._doubt(
+                        f"its cookie of this bookie was raised {cookie.times_raised} times, not {known.times_raised}"
+                    )
                 return attrs.evolve(cookie, token=token, times_raised=max(times, cookie.times_raised))
 
             self._has_begun = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from replog.bookie import maintenance, serving
+from replog.bookie import garbage, maintenance, serving
 from replog.bookie.groups import Committer
 from replog.bookie.server import BookieServer
 from replog.client.completing import _Progress
@@ -166,6 +166,17 @@ SHELL_MUTANTS = (
         ),
         5,
         strategy="crashes",
+    ),
+    Mutant(
+        "believes-any-metastore",
+        "B6a",
+        "garbage collection does not compare the metastore with what the bookie has seen of it",
+        (
+            Patch(maintenance, "collect_garbage", "    await bookie.guard.raise_counter()\n", ""),
+            Patch(garbage, "drop_absent", "        await bookie.guard.check()\n", "        pass\n"),
+        ),
+        3,
+        strategy="went-back",
     ),
     Mutant(
         "garbage-listed-first",

@@ -18,7 +18,7 @@ from tests.simulator.shells.repairs import REPAIRS
 from tests.simulator.shells.repeats import REPEATS
 from tests.simulator.shells.requests import REQUESTS
 from tests.simulator.shells.terms import TERMS
-from tests.simulator.shells.weather import FULL, STRATEGIES, UNANSWERED
+from tests.simulator.shells.weather import FULL, STRATEGIES, UNANSWERED, WENT_BACK
 
 RARE = 22  # a seed whose metastore loses answers
 SEEDS_LONG = max(12, int(os.environ.get("SHELL_SEEDS", "12")))  # in the long lane: every strategy has its turn
@@ -100,6 +100,17 @@ def test_repairs_make_every_copy_again(seed: int) -> None:
     )
     assert result.coverage["entry on its whole write set"]
     assert result.coverage["second bookie declared lost"]
+
+
+@pytest.mark.long(is_sampled=False)
+@pytest.mark.parametrize("seed", range(8))
+def test_metastore_that_goes_back_costs_no_entry(seed: int) -> None:
+    """B6a: bookies find it empty, or as it was some seconds ago, while they collect garbage, start and take new ledgers."""
+    result = simulate_shells(seed, strategy=WENT_BACK)
+    assert result.violation is None, (
+        f"python -m tests.simulator --shells --strategy went-back --first {seed} --seeds 1 --trace"
+    )
+    assert result.coverage["metastore went back"]
 
 
 def test_repeated_appends_are_in_the_log_once() -> None:

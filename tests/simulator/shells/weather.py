@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from replog.errors import MetastoreDoubtedError
 from replog.protocol.messages import AddRequest, Request
 from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.network import METASTORE, Network
@@ -26,7 +27,7 @@ BOOKIE_TROUBLES = ("crash", "leave", "stall", "hang", "slow", "fill", "fail_sync
 NETWORK_TROUBLES = ("cut", "isolate", "cut_off", "lossy", "delays", "break_connections")
 CLIENT_TROUBLES = ("deadly", "orphan", "unanswered")
 LOSSES = ("forget", "shorten", "refence", "bury", "burn")
-METASTORE_TROUBLES = ("unreliable", "lose_session")
+METASTORE_TROUBLES = ("unreliable", "lose_session", "go_back")
 
 _WILD = (
     "cut",
@@ -59,6 +60,7 @@ STRATEGIES: dict[str, tuple[dict[str, int], float]] = {
 # Not drawn, only asked for. Under `full` all ledgers have a guaranteed write quorum (W8).
 FULL = "full"
 UNANSWERED = "unanswered"
+WENT_BACK = "went-back"
 ALL_STRATEGIES = {
     **STRATEGIES,
     FULL: ({"crash": 4, "leave": 1, "slow": 2, "cut": 1, "deadly": 3, "break_connections": 1, "unreliable": 1}, 0.5),
@@ -66,6 +68,7 @@ ALL_STRATEGIES = {
         {"burn": 1, "forget": 2, "crash": 4, "leave": 1, "slow": 1, "cut": 2, "deadly": 2, "lossy": 1, "damage": 2},
         0.4,
     ),
+    WENT_BACK: ({"go_back": 4, "crash": 3, "leave": 1, "slow": 1, "deadly": 1, "cut": 1}, 0.6),
     REPEATS: ({"crash": 2, "slow": 1, "cut": 2, "isolate": 1, "deadly": 3, "unreliable": 4, "orphan": 1}, 0.5),
     UNANSWERED: ({"unanswered": 5, "crash": 1, "slow": 1, "break_connections": 1}, 0.4),
     REQUESTS: ({"slow": 1, "delays": 1, "lose_session": 1, "unreliable": 1, "deadly": 1}, 1.0),
@@ -130,6 +133,20 @@ class Weather:
                     nursery.start_soon(self._of_bookies.strike, name)
                 else:
                     nursery.start_soon(getattr(self._owner_of(name), name))
+
+        if self.strategy == WENT_BACK:
+            await self._confirm_metastore()
+
+    async def _confirm_metastore(self) -> None:
+        """The operator confirms the right metastore to bookies that raised their counters in an older one (B6a)."""
+        for bookie in self._bookies:
+            await bookie.start()
+            assert bookie.served is not None, "nothing troubles it any more"
+            try:
+                await bookie.served.server.guard.check()
+            except MetastoreDoubtedError:
+                self.world.count("bookie doubts the right metastore")
+                await bookie.served.confirm_metastore()
 
     def _owner_of(self, name: str) -> object:
         """The object whose method this trouble is."""

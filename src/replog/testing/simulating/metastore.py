@@ -50,8 +50,40 @@ class MetastoreServer:
         self.deadly_rate = 0.0  # probability that a process dies right after its change was made
         self.on_deadly: Callable[[str], None] = lambda _process: None
         self.on_put: Callable[[str, str, bytes], None] = lambda _process, _key, _value: None
+        self.bookies: set[str] = set()  # the names of bookies, whose processes are NAME.NUMBER
         self.sessions: dict[str, dict[str, bytes]] = {}  # by process: the keys that it announces, and their values
+        self._past: MemoryMetastore | None = None  # while it is not None, the metastore has gone back to this
         self._owners: dict[str, str] = {}  # by key: the process whose session holds it
+
+    def copy(self) -> MemoryMetastore:
+        """What it holds now, but for what sessions announce."""
+        made = MemoryMetastore()
+        for key, each in self.inner._store._values.items():
+            if key not in self._owners:
+                made._store.create(key, each.value)
+        return made
+
+    async def go_back(self, past: MemoryMetastore, for_s: float) -> None:
+        """For so long, bookies find this instead of what the metastore holds, as after a restore from an older back-up, and
+        clients can't reach it. What bookies change meanwhile is lost (B6a)."""
+        if self._past is not None:
+            return
+        self.world.tell(METASTORE, "goes back")
+        self.world.count("metastore went back")
+        self._past = past
+        await trio.sleep(for_s)
+        self._past = None
+        self.world.tell(METASTORE, "is right again")
+
+    def store_of(self, process: str) -> MemoryMetastore:
+        """What this process finds. Raises `MetastoreUnavailableError`."""
+        if self._past is None:
+            return self.inner
+        if process.partition(".")[0] not in self.bookies:
+            raise MetastoreUnavailableError(
+                f"{process}: the metastore is being restored; nothing was changed, try again"
+            )
+        return self._past
 
     def fate(self, *, is_put: bool) -> Fate | None:
         """Draw the fault of a call; None if it meets none."""
@@ -121,29 +153,33 @@ class SimulatedMetastore(Metastore):
 
     async def create(self, key: str, value: bytes) -> int:
         """As `Metastore.create`."""
-        return await self._call(f"create {key}", key, lambda: self._server.inner.create(key, value), changes=True)
+        return await self._call(f"create {key}", key, lambda: self._store.create(key, value), changes=True)
 
     async def get(self, key: str) -> Versioned:
         """As `Metastore.get`."""
-        return await self._call(f"get {key}", key, lambda: self._server.inner.get(key))
+        return await self._call(f"get {key}", key, lambda: self._store.get(key))
 
     async def put(self, key: str, value: bytes, expected: int) -> int:
         """As `Metastore.put`."""
         self._server.on_put(self._process, key, value)
         what = f"put {key} expecting {expected}"
-        return await self._call(what, key, lambda: self._server.inner.put(key, value, expected), changes=True)
+        return await self._call(what, key, lambda: self._store.put(key, value, expected), changes=True)
 
     async def delete(self, key: str, expected: int | None = None) -> None:
         """As `Metastore.delete`."""
-        return await self._call(f"delete {key}", key, lambda: self._server.inner.delete(key, expected), changes=True)
+        return await self._call(f"delete {key}", key, lambda: self._store.delete(key, expected), changes=True)
 
     async def children(self, key: str) -> list[str]:
         """As `Metastore.children`."""
-        return await self._call(f"children {key}", key, lambda: self._server.inner.children(key))
+        return await self._call(f"children {key}", key, lambda: self._store.children(key))
 
     async def announced(self, key: str) -> dict[str, bytes]:
         """As `Metastore.announced`, in one call: some stores can read several keys at once."""
         return await self._call(f"announced {key}", key, lambda: self._server.announced(key))
+
+    @property
+    def _store(self) -> MemoryMetastore:
+        return self._server.store_of(self._process)
 
     # -- calls ----------------------------------------
 
@@ -205,8 +241,8 @@ class SimulatedMetastore(Metastore):
             await trio.sleep(self._server.random.random() * _LATE_MAX_S)
         # The same value with a new version: the caller's put must fail, and nothing else changes.
         if fate is Fate.CONFLICT:
-            found = await self._server.inner.get(key)
-            await self._server.inner.put(key, found.value, found.version)
+            found = await self._store.get(key)
+            await self._store.put(key, found.value, found.version)
         try:
             answers.append(await call())
         except MetastoreError as error:

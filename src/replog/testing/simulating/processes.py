@@ -62,6 +62,7 @@ class BookieHost:
         self._network = network
         self._world = network.world
         self._metastore = metastore
+        metastore.bookies.add(self.name)
         self._options = options
         self._storage: SimulatedStorage | None = None
         self._scope = trio.CancelScope()

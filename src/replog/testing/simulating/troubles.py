@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from replog.metastores.memory import MemoryMetastore
 from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.network import METASTORE, Network
 from replog.testing.simulating.processes import BookieHost
@@ -206,6 +207,15 @@ class MetastoreTroubles:
             await trio.sleep(drawn_s(self._random))
         finally:
             self._metastore.rate = self._metastore.session_rate = 0.0
+
+    async def go_back(self) -> None:
+        """Bookies find the metastore empty, or as it was some seconds ago, while clients can't reach it (B6a)."""
+        if self._random.random() < 0.3:
+            past = MemoryMetastore()
+        else:
+            past = self._metastore.copy()
+            await trio.sleep(drawn_s(self._random))
+        await self._metastore.go_back(past, drawn_s(self._random))
 
     async def lose_session(self) -> None:
         """One process loses its session for a while: what it announced is gone, though it runs."""
