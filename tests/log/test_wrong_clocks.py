@@ -180,7 +180,7 @@ async def test_l3a_segment_from_the_future_is_named_with_the_command_that_passes
                 await write_segments(log, 3)
             await trio.sleep(1000)
             for _ in range(2):
-                command = r"segment 1 stays.* is in the future.*`replog log trim log --before 2:0`"
+                command = r"segment 1 stays.* is in the future.*`replog log trim log --before 3:0`"
                 with pytest.raises(replog.ClockMismatchError, match=command) as caught:
                     await client.retain_log("log", age=AGE)
                 assert caught.value.segment == 1
@@ -196,7 +196,7 @@ async def test_l3a_leader_names_a_segment_from_the_future_once(caplog: pytest.Lo
         Wall().use()
         async with world.client() as client, client.write_log("log", retention=Retention(age=WEEK)):
             await trio.sleep(600)
-            assert caplog.text.count("replog log trim log --before 2:0") == 1
+            assert caplog.text.count("replog log trim log --before 3:0") == 1
 
 
 async def test_l3a_entries_of_a_leader_whose_clock_was_behind_are_kept() -> None:

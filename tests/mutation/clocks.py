@@ -60,8 +60,8 @@ MUTANTS = (
     _retention(
         "future-not-named",
         "log/segment_ages.py",
-        "if sent is not None and max(sent) > soon_ms:",
-        "if False:",
+        "            if _is_of_the_future(segment, soon_ms):",
+        "            if False:",
         "what a leader wrote whose clock was ten years ahead stays for ten years, and nobody learns why",
     ),
     _retention(

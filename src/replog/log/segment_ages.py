@@ -47,9 +47,9 @@ class SegmentAges:
             sent = _sent_ms(segment)
             # Without entries, or while nobody knows when they were sent, its creation shows what its leader's clock said.
             first_ms, last_ms = sent or (segment.created_at_ms, segment.created_at_ms)
-            if sent is not None and max(sent) > soon_ms:
-                problem = f"by its writer's clock it was sent at {_told(last_ms)}, which is in the future"
-                self._doubt(segments[place : place + 1], problem)
+            if _is_of_the_future(segment, soon_ms):
+                problem = f"by its writer's clock, segment {segment.number} was sent at {_told(last_ms)}, which is in the future"
+                self._doubt([segment], problem)
             elif 0 < first_ms < latest_ms - _TOLERANCE_MS:
                 goes_back.add(segment.number)
                 created_ms = _created_since(segments[place:], latest_ms - _TOLERANCE_MS)
@@ -66,6 +66,9 @@ class SegmentAges:
                 self._ended_ms[segment.number] = last_ms
                 latest_ms = max(latest_ms, last_ms)
         for segment, following in reversed(list(pairwise(segments))):
+            # All that one leader wrote is named together: one command drops it.
+            if _is_of_the_future(segment, soon_ms) and _is_of_the_future(following, soon_ms):
+                self.doubts[segment.number] = self.doubts.get(following.number, self.doubts[segment.number])
             if following.number in goes_back:
                 ends = self._ended_ms[segment.number], self._ended_ms[following.number]
                 self._ended_ms[segment.number] = None if ends[0] is None or ends[1] is None else max(ends[0], ends[1])
@@ -88,6 +91,11 @@ def _sent_ms(segment: Segment) -> tuple[int, int] | None:
         return None
     last_ms = contents.last_sent_ms
     return (last_ms if contents.first_sent_ms is None else contents.first_sent_ms), last_ms
+
+
+def _is_of_the_future(segment: Segment, soon_ms: int) -> bool:
+    sent = _sent_ms(segment)
+    return sent is not None and max(sent) > soon_ms
 
 
 def _unsent_ms(segment: Segment) -> int | None:
