@@ -248,6 +248,14 @@ def test_l3a_times_that_contradict_the_order_of_segments_keep(
     assert first_kept(segments_of(*days), Retention(age=WEEK), now_ms, None) == first
 
 
+def test_l3a_clock_that_was_set_right_within_a_segment_drops_nothing_before_it() -> None:
+    """A machine that begins in 1970, until it has asked for the time: while it leads, or before its segment is closed."""
+    segments = segments_of(-3000, -3000, 1)
+    segments[2] = attrs.evolve(segments[2], created_at_ms=segments[1].created_at_ms + 1)
+    assert first_kept(segments, Retention(age=WEEK), NOW_MS + 2 * DAY_MS, None) == 1
+    assert first_kept(segments[:3], Retention(age=WEEK), NOW_MS + 2 * DAY_MS, None) == 1
+
+
 def test_l3a_ledgers_of_a_job_that_wrote_for_long_are_as_old_as_their_commit() -> None:
     segments = segments_of(0, 1, 0.5, 2)
     segments[2] = attrs.evolve(segments[2], created_at_ms=NOW_MS + int(1.1 * DAY_MS))

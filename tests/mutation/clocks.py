@@ -81,8 +81,8 @@ MUTANTS = (
     _retention(
         "idle-for-years-believed",
         "log/segment_ages.py",
-        "elif 0 < last_ms < following.created_at_ms - _IDLE_MAX_MS",
-        "elif 0 < last_ms < following.created_at_ms - 100 * _IDLE_MAX_MS",
+        "if 0 < before_ms < time_ms - _IDLE_MAX_MS",
+        "if 0 < before_ms < time_ms - 100 * _IDLE_MAX_MS",
         "the first leader of a log had a clock that began in 1970: the next one drops all that it wrote",
     ),
     _retention(

@@ -3,8 +3,8 @@
 The times in a log's record are by the clocks of its writers. The order of segments is certain, and shows some of the wrong ones:
 
 - Times that lie in the future are wrong. Such a segment is in doubt.
-- Where a segment ended more than a year before the next one began, its writer's clock was behind, unless the log was idle for so
-  long. It is in doubt, with all segments before it.
+- Where more than a year seems to have passed between two times of segments, or since the last one, a writer's clock was behind,
+  unless the log was idle for so long. All segments before are in doubt.
 - Where times go back from one segment to the next, one of the two clocks was wrong. The later segment counts as no older than the
   first segment from there on that was created no earlier than the times before. The segment before it stays as long: without it,
   nothing would show that times went back.
@@ -43,7 +43,7 @@ class SegmentAges:
         soon_ms = now_ms + _TOLERANCE_MS
         latest_ms = 0
         goes_back: set[int] = set()
-        for place, (segment, following) in enumerate(pairwise(segments)):
+        for place, segment in enumerate(segments[:-1]):
             sent = _sent_ms(segment)
             # Without entries, or while nobody knows when they were sent, its creation shows what its leader's clock said.
             first_ms, last_ms = sent or (segment.created_at_ms, segment.created_at_ms)
@@ -54,17 +54,12 @@ class SegmentAges:
                 goes_back.add(segment.number)
                 created_ms = _created_since(segments[place:], latest_ms - _TOLERANCE_MS)
                 self._ended_ms[segment.number] = _unsent_ms(segment) if sent is None else created_ms
-            elif 0 < last_ms < following.created_at_ms - _IDLE_MAX_MS and following.created_at_ms <= soon_ms:
-                times = f"it ended at {_told(last_ms)}, and segment {following.number} began at {_told(following.created_at_ms)}"
-                problem = (
-                    f"by its writer's clock, segment {segment.number} is more than a year older than the next: {times}"
-                )
-                self._doubt(segments[: place + 1], problem)
             elif sent is None:
                 self._ended_ms[segment.number] = _unsent_ms(segment)
             else:
                 self._ended_ms[segment.number] = last_ms
                 latest_ms = max(latest_ms, last_ms)
+        self._doubt_before_long_gaps(segments, goes_back, now_ms)
         for segment, following in reversed(list(pairwise(segments))):
             # All that one leader wrote is named together: one command drops it.
             if _is_of_the_future(segment, soon_ms) and _is_of_the_future(following, soon_ms):
@@ -72,6 +67,20 @@ class SegmentAges:
             if following.number in goes_back:
                 ends = self._ended_ms[segment.number], self._ended_ms[following.number]
                 self._ended_ms[segment.number] = None if ends[0] is None or ends[1] is None else max(ends[0], ends[1])
+
+    def _doubt_before_long_gaps(self, segments: Sequence[Segment], goes_back: set[int], now_ms: int) -> None:
+        """Doubts all segments before the last place where more than a year seems to have passed."""
+        doubtful, problem, before_ms = 0, "", 0
+        for place, segment in enumerate(segments):
+            if segment.number in goes_back or _is_of_the_future(segment, now_ms + _TOLERANCE_MS):
+                continue
+            for time_ms in (segment.created_at_ms, *(_sent_ms(segment) or ())):
+                if 0 < before_ms < time_ms - _IDLE_MAX_MS and time_ms <= now_ms + _TOLERANCE_MS:
+                    doubtful, problem = place, _gap_told(segment, before_ms, time_ms)
+                before_ms = time_ms or before_ms
+        if 0 < before_ms < now_ms - _IDLE_MAX_MS:
+            doubtful, problem = len(segments) - 1, _gap_told(segments[-1], before_ms, now_ms)
+        self._doubt(segments[:doubtful], problem)
 
     def ended_before(self, segment: Segment, limit_ms: float) -> bool:
         """True if all of a segment is known to have been sent before this time."""
@@ -106,6 +115,11 @@ def _unsent_ms(segment: Segment) -> int | None:
 def _created_since(segments: Sequence[Segment], time_ms: int) -> int | None:
     """When the first of these segments was created that was created at that time or later; None if none was."""
     return next((each.created_at_ms for each in segments if each.created_at_ms >= time_ms), None)
+
+
+def _gap_told(segment: Segment, before_ms: int, time_ms: int) -> str:
+    gap = f"from {_told(before_ms)} to {_told(time_ms)}"
+    return f"by its writer's clock, what is before segment {segment.number} is more than a year older than what follows: {gap}"
 
 
 def _told(time_ms: int) -> str:
