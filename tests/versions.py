@@ -1,4 +1,5 @@
-"""The fast lane on every other CPython that this machine has.
+"""The fast lane on every other CPython that this machine has, and the programs of `tests/faces` there and with the lowest
+versions of what replog depends on.
 
     python -m tests.versions                        # or make test-versions
     python -m tests.versions -k wire                # with arguments for pytest
@@ -14,6 +15,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -28,6 +31,7 @@ _ASK = "import sys, sysconfig as s; print('%d.%d' % sys.version_info[:2] + 't' *
 _STAMP = "installed-fast"
 _INSTALL_TIMEOUT_S = 600
 _TESTS_TIMEOUT_S = 900
+_NO_TESTS = 5  # the status of pytest where the arguments choose none
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     found = {series: python for series, python in interpreters() if series != ours}
     print(f"versions: {ours} runs all tests; the fast lane runs on: {', '.join(found) or 'no other, none was found'}")
     failed = [series for series, python in found.items() if not is_well(series, python, arguments)]
+    if not is_well_with_lowest(arguments):
+        failed.append("the lowest versions of the dependencies")
     if failed:
         print(f"versions: the fast lane fails on {', '.join(failed)}")
     return int(bool(failed))
@@ -83,10 +89,42 @@ def is_well(series: str, python: str, arguments: Sequence[str]) -> bool:
     print(f"versions: {series}: {_output(str(environment / 'bin' / 'python'), '-VV').strip()}", flush=True)
     command = [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-n", os.environ.get("WORKERS", "auto")]
     command += ["--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider", "--fast", *PLACES, *arguments]
-    return subprocess.run(command, cwd=ROOT, timeout=_TESTS_TIMEOUT_S).returncode == 0
+    is_fast_well = subprocess.run(command, cwd=ROOT, timeout=_TESTS_TIMEOUT_S).returncode == 0
+    return are_programs_well(environment, arguments) and is_fast_well
 
 
-def install(environment: Path, python: str) -> bool:
+def is_well_with_lowest(arguments: Sequence[str]) -> bool:
+    """True if programs work with the lowest version of each package that `pyproject.toml` allows, on this Python."""
+    environment = ROOT / ".venv-lowest"
+    with tempfile.TemporaryDirectory() as directory:
+        constraints = Path(directory) / "lowest.txt"
+        constraints.write_text(lowest_constraints(), encoding="utf-8")
+        if not install(environment, sys.executable, constraints):
+            print("versions: cannot install the lowest versions of the dependencies")
+            return False
+    print("versions: the lowest versions of the dependencies", flush=True)
+    return are_programs_well(environment, arguments)
+
+
+def lowest_constraints() -> str:
+    """The pinned versions, but for replog's own dependencies their lower bounds."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    lowest = dict(each.split(">=") for each in declared)
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    free = {*lowest, "pytest"}  # of which the pinned version wants a newer pluggy
+    others = [line for line in pinned if line.partition("==")[0].strip() not in free]
+    return "\n".join([*others, *(f"{name}=={version}" for name, version in lowest.items())])
+
+
+def are_programs_well(environment: Path, arguments: Sequence[str]) -> bool:
+    """True if the programs of `tests/faces` end there as they should."""
+    command = [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-n", os.environ.get("WORKERS", "auto")]
+    command += ["-p", "no:cacheprovider", "tests/faces", *arguments]
+    status = subprocess.run(command, cwd=ROOT, timeout=_TESTS_TIMEOUT_S).returncode
+    return status in (0, _NO_TESTS)
+
+
+def install(environment: Path, python: str, pinned: Path = ROOT / "constraints.txt") -> bool:
     """Make the environment, unless it is newer than what it was installed from. False if a package cannot be installed."""
     stamp = environment / _STAMP
     sources = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
@@ -94,8 +132,10 @@ def install(environment: Path, python: str) -> bool:
         return True
     subprocess.run([python, "-m", "venv", "--clear", str(environment)], check=True, timeout=_INSTALL_TIMEOUT_S)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
-    constraints = str(ROOT / "constraints.txt")
-    variables = os.environ | {"PIP_CONSTRAINT": constraints, "PIP_BUILD_CONSTRAINT": constraints}
+    variables = os.environ | {
+        "PIP_CONSTRAINT": str(pinned),
+        "PIP_BUILD_CONSTRAINT": str(ROOT / "constraints.txt"),
+    }
     variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     command = [*pip, "-e", f"{ROOT}[test-fast]"]
     if subprocess.run(command, cwd=ROOT, env=variables, timeout=_INSTALL_TIMEOUT_S).returncode:
