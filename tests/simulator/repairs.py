@@ -298,7 +298,12 @@ class Repairs:
     def _check_change(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
         """A filler changed the record."""
         self.count("record changed")
-        if attrs.evolve(after, fragments=before.fragments, gaps=before.gaps, token=before.token) != before:
+        if (
+            attrs.evolve(
+                after, fragments=before.fragments, gaps=before.gaps, token=before.token, revision=before.revision
+            )
+            != before
+        ):
             raise Violation(f"a filler changed more than fragments and gaps: {before} to {after}")
         fixed = {each.place: each for each in fixed_fragments(before)}
         for place, (one, other) in enumerate(zip(before.fragments, after.fragments, strict=True)):

@@ -38,7 +38,7 @@ _CHECK_S = 15.0  # for whether it is still announced: somebody may have deleted 
 class _Held:
     """One announcement, while `scope` is not cancelled and `ended` not set."""
 
-    def __init__(self, key: str, mode: tuple[bool, bool, bool]) -> None:
+    def __init__(self, key: str, mode: tuple[bool, bool, str]) -> None:
         self.key = key
         self.mode = mode
         self.scope = trio.CancelScope()
@@ -180,19 +180,19 @@ class Announcer:
 
     def _value(self) -> bytes:
         """Says also why it takes no new entries (B10)."""
-        failure, (read_only, is_draining, doubts_metastore) = self._server.failure, self._server.mode.all
+        failure, (read_only, is_draining, metastore_problem) = self._server.failure, self._server.mode.all
         error = (failure or self._server.space.error) if read_only else None
-        problem, has_failed = self._server.guard.problem if error is None else str(error), failure is not None
+        problem, has_failed = metastore_problem if error is None else str(error), failure is not None
         return encode_address(
             BookieAddress(
                 self._endpoints,
-                read_only or doubts_metastore,
+                read_only or bool(metastore_problem),
                 self._lock,
                 problem,
                 has_failed,
                 self._labels,
                 is_draining,
-                doubts_metastore,
+                bool(metastore_problem),
                 self._server.guard.ledgers_below,
             )
         )

@@ -185,14 +185,14 @@ class MetastoreGuard:
                 problem,
                 extra={"bookie": self._storage.bookie_id},
             )
-            self._mode.turn(doubts_metastore=True)
+            self._mode.turn(metastore_problem=problem)
         raise MetastoreDoubtedError(f"bookie {self._storage.bookie_id} doubts its metastore: {problem} (B6a)")
 
     def _trust(self) -> None:
         if self.problem:
             self.problem = ""
             _log.warning("bookie %s no longer doubts its metastore", self._storage.bookie_id)
-            self._mode.turn(doubts_metastore=False)
+            self._mode.turn(metastore_problem="")
 
     async def raise_counter(self) -> Cookie:
         """Checks, then raises the counter, and keeps what was seen. Returns the bookie's cookie. Raises `MetastoreDoubtedError`,

@@ -169,7 +169,7 @@ class BookieServer:
         an old record may be their cause (B6a)."""
         if self.failure is not None:
             return Response(request.request_id, Status.UNKNOWN, detail=str(self.failure))
-        if self.mode.doubts_metastore and not is_of_writer(request):
+        if self.mode.metastore_problem and not is_of_writer(request):
             return Response(request.request_id, Status.METASTORE_DOUBTED, detail=self.guard.problem)
         if not self.mode.is_read_only or not isinstance(request, AddRequest) or request.recovery:
             return None
@@ -291,7 +291,7 @@ class BookieServer:
             "waiting_polls": len(self._reads.polls),
             "read_only": float(self.is_read_only),
             "draining": float(self.mode.is_draining),
-            "metastore_doubted": float(self.mode.doubts_metastore),
+            "metastore_doubted": float(bool(self.mode.metastore_problem)),
             "times_metastore_doubted": self.guard.times_doubted,
             "doubted_below_ledger_id": self.doubt.doubted_below,
             "doubts_raised": self.doubt.raised,

@@ -17,7 +17,7 @@ from replog.abc import Random
 from replog.client.connections import Connections
 from replog.client.membership import Membership
 from replog.client.placing import Placing
-from replog.errors import NotEnoughBookiesError, ReplogError, StorageFailedError
+from replog.errors import MetastoreDoubtedError, NotEnoughBookiesError, ReplogError, StorageFailedError
 from replog.protocol.quorum import Quorum
 
 
@@ -158,11 +158,12 @@ class EnsembleChooser:
             told = [str(problems.get(each, f"bookie {each}: it is not announced")) for each in away]
             reasons += f" (not reachable: {'; '.join(told)})"
         if read_only:
-            told = [str(membership.refusals[each]) for each in read_only if each in membership.refusals]
-            reasons += (
-                f" (read-only: {', '.join(read_only)}: make space on their disks, or lower "
-                f"read_only_below_bytes and writable_above_bytes{''.join(f'; {each}' for each in told)})"
-            )
+            refusals = [membership.refusals[each] for each in read_only if each in membership.refusals]
+            advice = "make space on their disks, or lower read_only_below_bytes and writable_above_bytes"
+            if any(isinstance(each, MetastoreDoubtedError) for each in refusals):
+                advice = "put the right metastore back, or confirm the one that is there (B6a)"
+            words = "".join(f"; {each}" for each in dict.fromkeys(map(str, refusals)))
+            reasons += f" (read-only: {', '.join(read_only)}: {advice}{words})"
         return reasons
 
 
