@@ -16,6 +16,7 @@ from tests.mutation import (
     protocol,
     repairing,
     storages,
+    transports,
 )
 from tests.mutation.table import SourceMutant
 
@@ -33,4 +34,5 @@ SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
     "repairing": repairing.MUTANTS,
     "storages": storages.MUTANTS,
     "disks": disks.MUTANTS,
+    "transports": transports.MUTANTS,
 }

@@ -18,8 +18,10 @@ _CHECKSUM = struct.Struct("<I")
 _SEALED = struct.Struct("<IIBBHQ")  # the header without its checksum
 _HEADER_BYTES, _CHECKSUM_BYTES, _SEALED_BYTES = HEADER.size, _CHECKSUM.size, _SEALED.size
 _LARGE_FRAME_BYTES = 256 << 10  # from this size on, a system call for the body costs less than copying it
-_SMALL_PART_BYTES = 4096  # of a body: several such parts are kept as one
-_JOINED_BYTES_MAX = 64 << 10  # of which each has at most so many
+_SMALL_PART_BYTES = 64 << 10  # parts of a body that are smaller go together,
+_PIECE_BYTES = 256 << 10  # into pieces of this size
+
+_NO_PIECE = bytearray()
 
 
 class Frame:
@@ -58,7 +60,9 @@ class FrameSplitter:
         "_missing",
         "_needed",
         "_parts",
+        "_piece",
         "_rest",
+        "_room",
         "begun_bytes",
         "frame_bytes_max",
         "is_empty",
@@ -75,6 +79,8 @@ class FrameSplitter:
         self._needed = HEADER.size  # look again when `_rest` has so many bytes
         self._frame: Frame | None = None  # whose body is arriving, in parts
         self._parts: list[bytes | bytearray] = []
+        self._piece = _NO_PIECE  # the last part, if it has room for more
+        self._room = 0  # so many bytes
         self._missing = 0
         self._head_bytes = 0  # of the last frame whose body came behind it
 
@@ -121,6 +127,11 @@ class FrameSplitter:
             self._keep_rest(data, start, _HEADER_BYTES)
         return found
 
+    def forget(self) -> None:
+        """Drops what has arrived of a frame: the stream has ended. Its memory must not wait for the collector of cycles."""
+        self._rest = bytearray()
+        self._frame, self._parts, self._piece, self._room = None, [], _NO_PIECE, 0
+
     def _keep_rest(self, data: bytes, start: int, needed_bytes: int) -> None:
         """Keeps what begins there, to look at it again when so many bytes of it have arrived."""
         assert needed_bytes > len(data) - start, "what has arrived is not enough yet"
@@ -154,7 +165,7 @@ class FrameSplitter:
                 return b"", 0
             self._frame.body = b"".join(self._parts)
             found.append(self._frame)
-            self._frame, self._parts, self.begun_bytes = None, [], 0
+            self._frame, self._parts, self._piece, self.begun_bytes = None, [], _NO_PIECE, 0
         else:
             self._rest += data
             if len(self._rest) < self._needed:
@@ -164,13 +175,25 @@ class FrameSplitter:
         return data, start
 
     def _keep(self, part: bytes) -> None:
-        """Small parts go together: the objects around them would cost more than they hold."""
-        if len(part) >= _SMALL_PART_BYTES or not self._parts:
+        """Small parts go together into pieces of one size. The objects around them, and what the C library leaves unused behind
+        each of them, would cost as much as they hold."""
+        if len(part) >= _SMALL_PART_BYTES or len(part) == self._missing:
+            if self._room:
+                del self._piece[-self._room :]
+                self._room = 0
             self._parts.append(part)
-        elif isinstance(last := self._parts[-1], bytearray) and len(last) < _JOINED_BYTES_MAX:
-            last += part
-        else:
-            self._parts.append(bytearray(part))
+            return
+        start = 0
+        while start < len(part):
+            if not self._room:
+                self._room = min(_PIECE_BYTES, self._missing - start)
+                self._piece = bytearray(self._room)
+                self._parts.append(self._piece)
+            count = min(self._room, len(part) - start)
+            at = len(self._piece) - self._room
+            self._piece[at : at + count] = part[start : start + count]
+            self._room -= count
+            start += count
 
     def _wrong_sizes(self, size: int, fields_bytes: int) -> RemoteProtocolError:
         return RemoteProtocolError(

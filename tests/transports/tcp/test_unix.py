@@ -6,8 +6,6 @@ import fcntl
 import os
 import socket
 import stat
-import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -28,13 +26,6 @@ from replog.transports.tcp.unix import connect_to, socket_path
 from tests.transports.tcp.kit import Handler, Receiver, read, settled
 
 ADMINISTERS = NoAuthentication(NothingOptions())
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A directory with a name that is short enough for sockets: those of `tmp_path` may not be."""
-    with tempfile.TemporaryDirectory(prefix="replog-") as name:
-        yield Path(name)
 
 
 def left_behind(path: Path) -> None:

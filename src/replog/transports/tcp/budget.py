@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import trio
 
+from replog.transports.tcp.ebb import Ebb
+
 SMALL_BYTES = 64 << 10  # of a message or an answer: so much is found in any share
 _REQUESTS_SHARE = 4  # a client that has less than this fraction of what is free may ask for more
 _MESSAGE_SHARE = 2  # a message may arrive if its client has less than this fraction of what is free, including it
@@ -69,12 +71,23 @@ class Gate:
 class Budget:
     """The bytes that all sessions of a listener use together. Pure arithmetic: sessions charge, ask and wait at gates."""
 
-    __slots__ = ("answer_bytes", "answer_bytes_max", "for_answers", "for_requests", "total_bytes_max", "used_bytes")
+    __slots__ = (
+        "_ebb",
+        "_peak_bytes",
+        "answer_bytes",
+        "answer_bytes_max",
+        "for_answers",
+        "for_requests",
+        "total_bytes_max",
+        "used_bytes",
+    )
 
     def __init__(self, total_bytes_max: int) -> None:
         self.total_bytes_max = total_bytes_max
         self.answer_bytes_max = total_bytes_max // 2
         self.used_bytes = 0
+        self._peak_bytes = 0
+        self._ebb = Ebb()
         self.answer_bytes = 0  # of these: for answers, set aside or waiting to be sent
         self.for_requests = Gate()
         self.for_answers = Gate()
@@ -96,6 +109,15 @@ class Budget:
         if change_bytes < 0 and self.answer_bytes_max - self.answer_bytes >= self.for_answers.least_bytes:
             self.for_answers.open(self.answer_bytes_max - self.answer_bytes)
         self.charge(change_bytes)
+
+    def note_peak(self) -> None:
+        """Much is charged now. Not for each charge: that would cost every request something."""
+        self._peak_bytes = max(self._peak_bytes, self.used_bytes)
+
+    def has_ebbed(self, now_s: float) -> bool:
+        """Whether to return memory now: much was charged, as far as it was noted, and little has been for a while."""
+        peak_bytes, self._peak_bytes = max(self._peak_bytes, self.used_bytes), 0
+        return self._ebb.look(peak_bytes, now_s)
 
     # -- requests -------------------------------------------------------------------------------------------------
 

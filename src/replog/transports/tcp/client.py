@@ -143,6 +143,7 @@ class TcpConnection(Connection):
         self._problem = self._problem or "the connection was left"
         self._outbox.clear()
         self._stream.close()
+        self._splitter.forget()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.disconnected(BookieUnreachableError(self._bookie_id, self._problem))

@@ -20,7 +20,8 @@ from replog.abc import Authenticator, Peer, RequestHandler
 from replog.errors import ConfigError, RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.wire import FrameSplitter
-from replog.runtime.platform import peer_credentials
+from replog.runtime.platform import peer_credentials, return_freed_memory
+from replog.runtime.threads import run_in_thread
 from replog.transports.tcp.addresses import advertised_address, format_address, is_local_address
 from replog.transports.tcp.budget import Budget
 from replog.transports.tcp.certificates import bookie_certificates
@@ -308,6 +309,8 @@ class Listener:
             is_room_scarce = self._budget.is_scarce
             for session in list(self._sessions):
                 session.look(now_s, is_room_scarce=is_room_scarce)
+            if self._budget.has_ebbed(now_s):
+                await run_in_thread(return_freed_memory)
 
 
 def _caller(connected: socket.socket, where: tuple[object, ...] | str) -> _Caller:

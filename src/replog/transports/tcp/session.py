@@ -76,6 +76,8 @@ class Session:
             # From here on nothing is charged: the account is closed below.
             self._stream.on_sent = self._changed.wake
             self._stream.close()
+            # The handler's machines may refer to this session for long, in a cycle: what it received must not stay with it.
+            self._splitter.forget()
             self._reads.leave_gates()
             self._account.budget.for_requests.leave(self._changed.wake)
             self._answers.close()
@@ -93,7 +95,7 @@ class Session:
             # A frame that is arriving has its room already: to wait here would hold what others wait for.
             elif not self._begun_bytes and self._is_full():  # what was set aside for a frame stays its own
                 await self._wait_for_room()
-            data = await self._stream.receive(self._splitter.wanted_bytes or self._quantum_bytes())
+            data = await self._stream.receive(self._quantum_bytes() or self._splitter.wanted_bytes)
             if not data:
                 return
             frames = self._splitter.feed(data)
@@ -126,6 +128,7 @@ class Session:
         if size_bytes > SMALL_BYTES:
             await self._wait_for_room(size_bytes - arrived_bytes)
         self._account.charge(size_bytes - arrived_bytes)
+        self._account.budget.note_peak()
         self._begun_bytes = size_bytes
 
     async def _take(self, frames: Sequence[Frame], done: int) -> None:

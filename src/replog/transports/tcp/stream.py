@@ -174,8 +174,12 @@ class Stream:
             self.received_bytes += len(data)
             # Behind a large piece that was wanted there is seldom more. And others get their turn before the next one.
             self._is_drained = len(data) < size or wanted_bytes >= _RECEIVE_BYTES_MIN
-            if not self._is_drained and not wanted_bytes and self._receive_bytes < _RECEIVE_BYTES_MAX:
-                self._receive_bytes *= 2
+            if not wanted_bytes:
+                if not self._is_drained and size < _RECEIVE_BYTES_MAX:
+                    self._receive_bytes = 2 * size
+                elif size > _RECEIVE_BYTES_MIN and len(data) * 4 < size:
+                    # A large buffer for little is mapped and unmapped each time, or leaves a gap in the heap.
+                    self._receive_bytes = size // 2
             return data
 
     @property

@@ -11,7 +11,8 @@ from typing import Any
 from replog.transports.tcp.refusals import NotTlsError, SilentPeerError, looks_like_none
 from replog.transports.tcp.stream import Stream
 
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 14  # one record: no read returns more
+_RECORDS_BYTES = 128 << 10  # received at a time: OpenSSL keeps a buffer of this size for as long as the connection
 
 
 class TlsStream(Stream):
@@ -104,7 +105,7 @@ class TlsStream(Stream):
         return self._incoming.pending
 
     async def _receive_records(self) -> bool:
-        data = await super().receive()
+        data = await super().receive(_RECORDS_BYTES)
         self._take_records(data)
         return bool(data)
 
