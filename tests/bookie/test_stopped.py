@@ -20,6 +20,7 @@ from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import open_storage as open_files
 from replog.backends.lmdb import LMDBStorage
 from replog.backends.lmdb import open_storage as open_lmdb
+from replog.backends.lmdb.transactions import _NO_COMMIT
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import (
     AddTimeoutError,
@@ -85,6 +86,7 @@ def _fail_commits(storage: LMDBStorage, code: int) -> None:
     failed.code = code  # type: ignore[misc]
 
     def fail(*_arguments: object, **_named: object) -> Any:
+        storage._transactions._commit_number = _NO_COMMIT  # as at its begin
         raise failed
 
     if code == errno.ENOSPC:
