@@ -20,6 +20,7 @@ TRANSIENT = {
     "BookieTooBusyError",
     "BookieUnreachableError",
     "EntryUnreadableError",
+    "MetastoreDoubtedError",
     "MetastoreUnavailableError",
     "MetastoreUncertainError",
     "NotEnoughBookiesError",

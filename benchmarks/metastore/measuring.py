@@ -134,6 +134,7 @@ async def _collection(here: Place, ledger_ids: Sequence[int], name: str) -> Figu
     try:
         storage.commit([SetMarks(each, fence_term=1) for each in ledger_ids])
         server = BookieServer(storage, BookieOptions(storage="memory"), lambda _event: None)
+        await server.guard.begin(here.metastore, after_restore=True)  # it holds what others wrote
         async with server.running():
 
             async def collect() -> None:

@@ -20,6 +20,7 @@ from replog.protocol.chaining import LogMachine
 from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
 from replog.protocol.log_effects import WritePage
 from replog.protocol.model import Fragment, LedgerMetadata, LogPage
+from replog.records.bookies import Cookie, cookie_key, encode_cookie
 from replog.records.encoding import encode
 from replog.records.logs import decode_log_page
 from replog.records.paths import ledger_key_path
@@ -54,6 +55,7 @@ def ledgers_are_only_records(monkeypatch: pytest.MonkeyPatch, autojump_clock: tr
 @asynccontextmanager
 async def small_pages() -> AsyncIterator[tuple[Cluster, replog.Client]]:
     async with cluster() as world, world.client(QUICK) as client:
+        await world.metastore.create(cookie_key("a"), encode_cookie(Cookie()))  # who has what is restored
         client._logs.page_segments = 2
         yield world, client
 

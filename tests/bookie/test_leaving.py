@@ -18,6 +18,7 @@ from replog.errors import MetastoreError, StorageFailedError, StorageIdentityErr
 from replog.hookspecs import Event, StorageFailed
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.messages import Status
+from replog.records.ids import raise_next_ledger_id
 from replog.testing import FaultyMetastore
 from replog.transports.memory import MemoryTransport
 from tests.bookie.disks import SmallStorage
@@ -46,7 +47,9 @@ class Left:
 async def left_bookie(options: BookieOptions) -> AsyncIterator[Left]:
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     events: list[Event] = []
-    async with serving(storage, MemoryMetastore(), WAYS, options, events.append) as served:
+    metastore = MemoryMetastore()
+    await raise_next_ledger_id(metastore, 1000)
+    async with serving(storage, metastore, WAYS, options, events.append) as served:
         left = Left(storage, served, events)
         yield left
 

@@ -24,8 +24,8 @@ class MetastoreCorruptError(MetastoreError):
 
 class MetastoreDoubtedError(MetastoreError, TransientError):
     """A bookie's metastore was emptied, went back to an older state, or is another cluster's (B6a). The bookie drops nothing,
-    takes no new ledgers and recovers none until its metastore is right again, or an operator confirms that it is. Retry: after
-    that. Outcome: not written."""
+    takes no new ledgers and recovers none. Retry: when its metastore is right again, or an operator has confirmed the one that
+    is there. Outcome: not written."""
 
 
 class MetastoreKeyError(MetastoreError):
