@@ -33,7 +33,7 @@ from replog.errors import (
     StorageIdentityError,
 )
 from replog.protocol.bookie import OrderedRequest
-from replog.records.bookies import Cookie, change_cookie, cookie_key, decode_cookie, encode_cookie
+from replog.records.bookies import AGAIN_S, Cookie, change_cookie, cookie_key, decode_cookie, encode_cookie
 from replog.records.ids import raise_next_ledger_id, read_next_ledger_id
 from replog.records.paths import (
     LEDGER_KEY_SHAPES,
@@ -46,7 +46,6 @@ from replog.runtime.chance import current_chance
 
 _log = logging.getLogger("replog.bookie")
 
-_AGAIN_S = 0.01  # after a lost answer
 _IDS_AHEAD_MAX = 1 << 16  # that may be given out while the metastore does not answer
 
 T = TypeVar("T")
@@ -277,6 +276,6 @@ async def _create(metastore: Metastore, key: str, value: bytes) -> None:
         except MetastoreUncertainError:
             if is_last:
                 raise
-            await trio.sleep(_AGAIN_S)
+            await trio.sleep(AGAIN_S)
         else:
             return

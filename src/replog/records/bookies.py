@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import trio
 
 from replog.abc import Metastore
 from replog.errors import MetastoreUncertainError, VersionConflictError
@@ -31,6 +32,7 @@ READ_ONLY_BOOKIES_KEY = "read-only-bookies"
 COOKIES_KEY = "cookies"
 ADDRESS_FORMAT = 1
 COOKIE_FORMAT = 1
+AGAIN_S = 0.01  # after a lost answer
 
 _ADDRESS_NAMES = (
     "format",
@@ -236,8 +238,11 @@ async def change_cookie(metastore: Metastore, bookie_id: str, change: Callable[[
             return cookie
         try:
             await metastore.put(key, encode_cookie(wanted), found.version)
-        # After a lost answer the cookie is read again: if it was written, `change` finds nothing left to do (M1). Each
-        # conflict means that somebody else's change went through, so the loop makes progress.
-        except (VersionConflictError, MetastoreUncertainError):
+        # Each conflict means that somebody else's change went through, so the loop makes progress.
+        except VersionConflictError:
+            continue
+        # After a lost answer the cookie is read again: if it was written, `change` finds nothing left to do (M1).
+        except MetastoreUncertainError:
+            await trio.sleep(AGAIN_S)
             continue
         return wanted

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import trio
+
 from replog.abc import Metastore
 from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreUncertainError, VersionConflictError
+from replog.records.bookies import AGAIN_S
 from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
 
 
@@ -26,7 +29,10 @@ async def raise_next_ledger_id(metastore: Metastore, above: int) -> int:
                 return 0
             try:
                 await metastore.create(NEXT_LEDGER_ID_KEY, b"%d" % above)
-            except (KeyExistsError, MetastoreUncertainError):
+            except KeyExistsError:
+                continue
+            except MetastoreUncertainError:
+                await trio.sleep(AGAIN_S)
                 continue
             return above
         known = decode_next_ledger_id(found.value)
@@ -34,7 +40,9 @@ async def raise_next_ledger_id(metastore: Metastore, above: int) -> int:
             return known
         try:
             await metastore.put(NEXT_LEDGER_ID_KEY, b"%d" % above, found.version)
-        # Each conflict means that somebody else raised it, and after a lost answer it is read again (M1).
-        except (VersionConflictError, MetastoreUncertainError):
+        except VersionConflictError:
+            continue  # somebody else raised it
+        except MetastoreUncertainError:
+            await trio.sleep(AGAIN_S)  # and it is read again (M1)
             continue
         return above
