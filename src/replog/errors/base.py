@@ -50,6 +50,11 @@ class OwnThreadError(ReplogError):
     it would wait for itself. Retry: in a thread of the program's. Outcome: not written."""
 
 
+class NotPicklableError(ReplogError, TypeError):
+    """A client, or one of its objects, was to be pickled: often a function that another process is to run has captured it. Retry:
+    no, open a client in that process; in Spark, give the action `job.writer(...)`. Outcome: not written."""
+
+
 class ClosedError(ReplogError):
     """A client, writer or reader of `replog.aio` or `replog.blocking` was used after it was left. Retry: no, open another one.
     Outcome: not written, or unknown for what was under way when it was left."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from replog.errors import ClosedError, EndOfLogError, ForkedError, ReplogError, WouldBlockError
+from replog.errors import ClosedError, EndOfLogError, ForkedError, NotPicklableError, ReplogError, WouldBlockError
 
 Verb = Callable[..., Any]
 
@@ -39,6 +39,13 @@ class Face:
 
     def __repr__(self) -> str:
         return repr(self._inner)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise NotPicklableError(
+            f"{self!r} cannot be sent to another process: it belongs to threads and sockets of this one. A function that another "
+            "process runs must not capture it: open a client there; in Spark write df.foreachPartition(job.writer(encode)), with "
+            "job = replog.spark.job(...)"
+        )
 
 
 AnyFace = TypeVar("AnyFace", bound=type[Face])
