@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from replog.cli.draining import _Recovery, _until_safe
+from replog.cli.draining import _Recovery, _until_safe, _words
 from replog.client.draining import DrainStatus, OpenLedger
 from replog.errors import NotEnoughBookiesError
 
@@ -76,3 +76,14 @@ async def test_ledgers_left_open_during_the_wait_are_recovered(autojump_clock: t
     assert found.is_safe_to_stop
     assert {each: at_s - start_s for each, at_s in client.recovered_at_s.items()} == {0: 5, 1: 20, 2: 25}
     assert recovery.problems == []
+
+
+def test_reasons_why_ledgers_stay_are_listed() -> None:
+    status = DrainStatus("bookie-1", True, True, (7, 8), (), {7: ("bookie bookie-2: refused", "no other bookie")})
+    lines = _words(status)
+    assert "  ledger 7 can't leave: bookie bookie-2: refused" in lines
+    assert "  ledger 7 can't leave: no other bookie" in lines
+    assert any("replog repair" in each for each in lines), "ledger 8 is moved by a repair"
+    assert not any(
+        "replog repair" in each for each in _words(DrainStatus("bookie-1", True, True, (7,), (), {7: ("no",)}))
+    )

@@ -85,8 +85,8 @@ def test_missing_copies_are_listed_and_end_with_status_1(capsys: Capture) -> Non
     assert found["lacking"][0]["missing"][1]["nowhere"] == [[0, 1]]
     assert found["draining"] == {"bookie-four": 2}
     (without,) = found["without_copies"]
-    expected = {"ledger_id": 7, "first_entry_id": 0, "last_entry_id": 1, "stride": 1, "awaited": [], "is_gone": True}
-    assert without == expected
+    expected = {"ledger_id": 7, "first_entry_id": 0, "last_entry_id": 1, "stride": 1, "awaited": [], "refusing": []}
+    assert without == {**expected, "is_gone": True}
 
 
 def test_entries_without_copies_are_listed_one_and_all(capsys: Capture) -> None:
@@ -100,6 +100,21 @@ def test_entries_without_copies_are_listed_one_and_all(capsys: Capture) -> None:
     listed = [each for each in shown if each.endswith("every 4th: no copy was found, and bookie-0 did not answer")]
     assert len(listed) == 30
     assert "ledger 8, entries 3-5: bookies have different copies, and none was copied" in shown
+
+
+def test_bookie_that_refused_is_not_said_to_be_silent(capsys: Capture) -> None:
+    """M5, B7: its words are in the table, and the words of one that refused copies, too."""
+    states = (("refused", "bookie bookie-0: of another creation"), ("silent", "no answer"), ("missing", ""))
+    missing = tuple(
+        MissingCopies(index, f"bookie-{index}", state, ((0, 3),), ((0, 3),), problem)
+        for index, (state, problem) in enumerate(states)
+    )
+    lacking = (UnderReplicatedFragment(7, 0, 3, 0, missing, hindrances=("bookie-9: its disk is full",)),)
+    repair._show(AuditReport(1, 1, 0, lacking), for_programs=False)
+    shown = capsys.readouterr().out
+    assert "no copy was found, and bookie-1 did not answer, bookie-0 refused to tell" in shown
+    assert "bookie bookie-0: of another creation" in shown
+    assert "bookie-9: its disk is full" in shown
 
 
 def test_repairs_are_paused_and_resumed(replog_command: Callable[..., tuple[int, str, str]]) -> None:

@@ -18,7 +18,7 @@ from replog.bookie.serving import ServedBookie
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.audit_notes import restore_notes, save_notes
 from replog.client.audit_report import AuditReport
-from replog.client.draining import DrainStatus, drain, drain_status, undrain
+from replog.client.draining import DrainStatus, undrain
 from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost
 from replog.client.rebalancing import Rebalancer, RebalanceReport
@@ -165,7 +165,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         writers replace it within seconds. Durable, until `undrain_bookie`. Returns what still names it, as `drain_status` does.
 
         Raises `AdministrationError` if the bookie is unknown, `MetastoreError`. Draining again is harmless."""
-        return await drain(bookie_id, self._ledgers.records, self._ledgers.context.membership)
+        return await self._repairer.drain(bookie_id)
 
     async def undrain_bookie(self, bookie_id: str) -> None:
         """Lets a bookie get new ledgers again. Raises `AdministrationError` if it is unknown, `MetastoreError`."""
@@ -179,7 +179,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         """Which ledgers have copies on a bookie, and which are still open on it. Reads every ledger's record.
 
         Raises `AdministrationError` if the bookie is unknown, `MetastoreError`."""
-        return await drain_status(bookie_id, self._ledgers.records, self._ledgers.context.membership)
+        return await self._repairer.drain_status(bookie_id)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries soon (B6). Deleting a ledger that does not exist does nothing."""

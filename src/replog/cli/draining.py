@@ -133,6 +133,10 @@ def _words(status: DrainStatus) -> list[str]:
         shown = ", ".join(map(str, status.copies[:_SHOWN_MAX]))
         lines.append(f"  {len(status.copies)} ledgers have copies on it: {shown}")
         lines += _more(len(status.copies))
+    for ledger_id, reasons in status.reasons.items():
+        lines += [f"  ledger {ledger_id} can't leave: {reason}" for reason in reasons]
+    if any(each not in status.reasons for each in status.copies):
+        lines.append("  A repair moves copies off it: `replog repair`, or what runs `replog repair --watch`")
     return lines
 
 

@@ -161,7 +161,9 @@ def _show(report: AuditReport, for_programs: bool) -> None:
         for each in fragment.missing:
             some = ", ".join(f"{first}-{last}" for first, last in each.entries[:3])
             lacks = f"{some}, ..." if len(each.entries) > 3 else some
-            why = each.problem or ("no bookie has some of it" if each.nowhere else None)
+            why = (
+                each.problem or "; ".join(fragment.hindrances) or ("no bookie has some of it" if each.nowhere else None)
+            )
             listing.add([fragment.ledger_id, span, fragment.copies_left, each.bookie_id, each.state, lacks, why])
     listing.end()
     for torn in report.damaged:
@@ -188,7 +190,10 @@ def _show_entries(report: AuditReport) -> None:
             span += f", every {({2: '2nd', 3: '3rd'}).get(entries.stride, f'{entries.stride}th')}"
         state = "gone: no bookie has a copy"
         if not entries.is_gone:
-            state = f"no copy was found, and {' and '.join(entries.awaited)} did not answer"
+            silent = [each for each in entries.awaited if each not in entries.refusing]
+            words = [f"{' and '.join(silent)} did not answer"] if silent else []
+            words += [f"{' and '.join(entries.refusing)} refused to tell"] if entries.refusing else []
+            state = f"no copy was found, and {', '.join(words)}"
         emit(f"ledger {entries.ledger_id}, entries {span}: {state}\n")
     for differing in report.differing:
         span = f"{differing.first_entry_id}-{differing.last_entry_id}"

@@ -12,9 +12,9 @@ class MissingCopies:
     """The entries that one bookie of a fragment should hold and does not, as pairs of first and last entry.
 
     `state` is "missing", "damaged" (some of it is stored and cannot be read, `damaged` says what), "lost" (declared so), "away"
-    (not announced) or "silent" (it did not tell; `problem` says why). Of the entries in `nowhere` no bookie that was asked has an
-    intact copy. `is_recorded` is True if the ledger's record says that the bookie may lack some of them (W7), `is_in_doubt` if
-    its storage lost something (B8)."""
+    (not announced), "refused" (it answered that it does not tell; `problem` has its words) or "silent" (it did not answer;
+    `problem` says how). Of the entries in `nowhere` no bookie that was asked has an intact copy. `is_recorded` is True if the
+    ledger's record says that the bookie may lack some of them (W7), `is_in_doubt` if its storage lost something (B8)."""
 
     index: int
     bookie_id: str
@@ -41,7 +41,8 @@ class DamagedCopies:
 class UnderReplicatedFragment:
     """A fragment of a ledger that lacks copies. `copies_left` is the lowest number of copies that one of its entries has.
 
-    The entries of each range in `missing` have the distance `stride`: 1, or E where E > Qw (W1)."""
+    The entries of each range in `missing` have the distance `stride`: 1, or E where E > Qw (W1). `hindrances` are the words of
+    bookies that took no copies of it, or did not tell what they hold, when this client tried to fill it."""
 
     ledger_id: int
     first_entry_id: int
@@ -49,6 +50,7 @@ class UnderReplicatedFragment:
     copies_left: int
     missing: tuple[MissingCopies, ...]
     stride: int = 1
+    hindrances: tuple[str, ...] = ()
 
     @property
     def without_copies(self) -> tuple[EntriesWithoutCopies, ...]:
@@ -57,8 +59,9 @@ class UnderReplicatedFragment:
         found = []
         for first, last in sorted(ranges):
             members = [each for each in self.missing if (first, last) in each.nowhere]
-            awaited = tuple(sorted(each.bookie_id for each in members if each.state in ("away", "silent")))
-            found.append(EntriesWithoutCopies(self.ledger_id, first, last, self.stride, awaited))
+            awaited = tuple(sorted(each.bookie_id for each in members if each.state in ("away", "silent", "refused")))
+            refusing = tuple(sorted(each.bookie_id for each in members if each.state == "refused"))
+            found.append(EntriesWithoutCopies(self.ledger_id, first, last, self.stride, awaited, refusing))
         return tuple(found)
 
 
@@ -66,13 +69,15 @@ class UnderReplicatedFragment:
 class EntriesWithoutCopies:
     """Entries of which no bookie that was asked has an intact copy: every `stride`-th from the first to the last, both included.
 
-    `awaited` bookies should have copies, and are away or did not tell. If there are none, the entries are gone."""
+    `awaited` bookies should have copies, and are away or did not tell. If there are none, the entries are gone. Of the awaited
+    `refusing` ones answered, and refused to tell: they hold another creation of the ledger, or this client may not ask."""
 
     ledger_id: int
     first_entry_id: int
     last_entry_id: int
     stride: int
     awaited: tuple[str, ...]
+    refusing: tuple[str, ...] = ()
 
     @property
     def is_gone(self) -> bool:

@@ -19,7 +19,7 @@ from replog.client.driving import ClientContext
 from replog.client.holdings import BookieQuestions
 from replog.client.repair_progress import ProgressTracker
 from replog.config import ClientOptions
-from replog.errors import BookieError, LedgerNotFoundError, MetastoreError
+from replog.errors import BookieError, BookieRefusedError, LedgerNotFoundError, MetastoreError
 from replog.protocol.copies import Copies, FixedFragment, fixed_fragments
 from replog.protocol.entry_ranges import EntryRanges
 from replog.protocol.messages import Status
@@ -171,7 +171,7 @@ class Auditor:
                 states[bookie_id] = "lost" if bookie_id in bookies.lost else "away", ""
         for bookie_id, holding in (await self.questions.holdings(there, metadata, fragment)).items():
             if isinstance(holding, BookieError):
-                states[bookie_id] = "silent", str(holding)
+                states[bookie_id] = "refused" if isinstance(holding, BookieRefusedError) else "silent", str(holding)
                 continue
             copies.told(bookie_id, holding.ranges)
             damaged[bookie_id] = holding.damaged

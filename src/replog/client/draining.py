@@ -8,7 +8,7 @@ it stores stays there until a repair has copied it elsewhere: a bookie is safe t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import attrs
 import trio
@@ -23,7 +23,7 @@ from replog.records.bookies import change_cookie
 _LOOK_S = 5.0  # at which bookies drain, while there are writers
 _NOTICE_S = 10.0  # how long `drain` waits for the bookie to announce it
 _LOOK_AGAIN_S = 0.1
-_LOG_KEY = "log"  # of custom metadata
+LOG_KEY = "log"  # of custom metadata
 
 
 @attrs.frozen
@@ -38,13 +38,15 @@ class OpenLedger:
 @attrs.frozen
 class DrainStatus:
     """How far a bookie has been left. `copies` are the ledgers that have entries on it, as their records say; `open_ledgers` may
-    still get some. `is_noticed` is True if the bookie itself says that it drains, or is not announced at all."""
+    still get some. `is_noticed` is True if the bookie itself says that it drains, or is not announced at all. `reasons` says, for
+    some of the ledgers that no repair can move as things are, why: by ledger, in words."""
 
     bookie_id: str
     is_draining: bool
     is_noticed: bool
     copies: tuple[int, ...]
     open_ledgers: tuple[OpenLedger, ...]
+    reasons: Mapping[int, tuple[str, ...]] = attrs.field(factory=dict)
 
     @property
     def is_safe_to_stop(self) -> bool:
@@ -84,7 +86,7 @@ async def drain_status(bookie_id: str, records: LedgerRecords, membership: Membe
         if has_copies(metadata, bookie_id):
             copies.append(metadata.ledger_id)
         if metadata.state is not LedgerState.CLOSED and bookie_id in metadata.last_fragment.ensemble:
-            open_ledgers.append(OpenLedger(metadata.ledger_id, metadata.custom.get(_LOG_KEY, "")))
+            open_ledgers.append(OpenLedger(metadata.ledger_id, metadata.custom.get(LOG_KEY, "")))
 
     await records.each(look)
     await check_metastore(records, membership)

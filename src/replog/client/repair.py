@@ -14,10 +14,12 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 import attrs
 import trio
 
-from replog.client.audit_report import AuditReport, DifferingCopies
+from replog.client.audit_report import AuditReport, DifferingCopies, UnderReplicatedFragment
 from replog.client.auditing import Auditor, Bookies, every_ledger
+from replog.client.draining import DrainStatus, drain, drain_status
 from replog.client.driving import ClientContext
 from replog.client.filling import FragmentFiller, fragment_at
+from replog.client.hindrances import Hindrances
 from replog.client.holdings import digest_of
 from replog.client.ledger_records import LedgerRecords
 from replog.client.metastore_trust import check_metastore
@@ -85,9 +87,11 @@ class Repairer:
         self._observe = observe
         self._auditor = Auditor(context, options)
         self.notes = self._auditor.notes
+        self._hindrances = Hindrances(context, self._auditor, self.relocation)
         self._filler = FragmentFiller(context, self._auditor.questions, options, self.counts)
         # By ledger and first entry of a fragment: entries of which two copies differ, as the last filling of it found (F3).
         self._differing: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._refusals: dict[tuple[int, int], tuple[str, ...]] = {}  # words of bookies, as the last filling heard them
 
     async def audit(
         self, has: Callable[[int], bool] = every_ledger, report: ReportProgress | None = None
@@ -98,10 +102,14 @@ class Repairer:
     async def _audit(self, has: Callable[[int], bool], progress: ProgressTracker) -> AuditReport:
         began_at_s = trio.current_time()
         found = await self._auditor.audit(progress, has)
-        found = attrs.evolve(found, differing=self._still_differing(found, has))
+        lacking = tuple(self._with_hindrances(each) for each in found.lacking)
+        found = attrs.evolve(found, differing=self._still_differing(found, has), lacking=lacking)
         took_s = trio.current_time() - began_at_s
         self._observe(AuditEnded(found.ledgers, found.fragments, found.under_replicated, len(found.misplaced), took_s))
         return found
+
+    def _with_hindrances(self, lacking: UnderReplicatedFragment) -> UnderReplicatedFragment:
+        return attrs.evolve(lacking, hindrances=self._refusals.get((lacking.ledger_id, lacking.first_entry_id), ()))
 
     def _still_differing(self, found: AuditReport, has: Callable[[int], bool]) -> tuple[DifferingCopies, ...]:
         """Of the copies that differed those of fragments that still lack copies: the others were deleted, or made up for."""
@@ -118,6 +126,15 @@ class Repairer:
     async def bookies(self) -> Bookies:
         """Which bookies there are now. Raises `MetastoreError`."""
         return await self._auditor.bookies()
+
+    async def drain(self, bookie_id: str) -> DrainStatus:
+        """Marks a bookie as draining; as `drain_status` does. Raises `AdministrationError`, `MetastoreError`."""
+        return await self._hindrances.explained(await drain(bookie_id, self._context.records, self._context.membership))
+
+    async def drain_status(self, bookie_id: str) -> DrainStatus:
+        """What still names a bookie, and why. Raises `AdministrationError`, `MetastoreError`."""
+        status = await drain_status(bookie_id, self._context.records, self._context.membership)
+        return await self._hindrances.explained(status)
 
     async def undeclared(self, lost: Sequence[str]) -> list[str]:
         """Those of these bookies that are not declared lost yet. Raises `MetastoreError`."""
@@ -239,6 +256,9 @@ class Repairer:
             copied_bytes += filled.copied_bytes
             for bookie_id, problem in filled.refusals.items():
                 _log.info("repair of ledger %d: bookie %s: %s", ledger_id, bookie_id, problem)
+            self._refusals.pop((ledger_id, first_entry_id), None)
+            if filled.refusals:
+                self._refusals[ledger_id, first_entry_id] = tuple(filled.refusals.values())
             if not filled.is_overtaken:
                 if filled.differing:
                     self._differing[ledger_id, first_entry_id] = sorted(filled.differing)
