@@ -72,8 +72,8 @@ MUTANTS = (
         "away-holds-nothing-for-good",
         "F1",
         "client/audit_report.py",
-        'if each.state in ("away", "silent")',
-        'if each.state in ("silent",)',
+        'if each.state in ("away", "silent", "refused")',
+        'if each.state in ("silent", "refused")',
         "entries are called gone that a bookie brings back when it is started again",
     ),
     _mutant(
