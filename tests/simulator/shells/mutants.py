@@ -314,7 +314,7 @@ SHELL_MUTANTS = (
             Patch(log_driver, "_at_last", "except TransientError:", "except ():"),
             Patch(log_driver, "_may_have_changed", "except TransientError:", "except ():"),
         ),
-        16,
+        24,
         strategy="requests",
     ),
     Mutant(
