@@ -76,7 +76,11 @@ def test_a_bookie_is_drained(directory: Path, replog_bookies: Callable[..., tupl
     bookie_id = lines(replog_bookies("--json")[1])[0]["bookie_id"]
     status, shown, errors = replog_bookies("drain", bookie_id[len("bookie-") : -2])
     assert (status, errors) == (1, "")
-    assert shown.splitlines() == [f"{bookie_id}: it drains; don't stop it yet", "  1 ledgers have copies on it: 1"]
+    assert shown.splitlines() == [
+        f"{bookie_id}: it drains; don't stop it yet",
+        "  1 ledgers have copies on it: 1",
+        "  ledger 1 can't leave: no other bookie can take its place: start another one",
+    ]
     listed = {row["bookie_id"]: row["state"] for row in lines(replog_bookies("--json")[1])}
     assert listed.pop(bookie_id) == "draining"
     assert list(listed.values()) == ["writable"]
