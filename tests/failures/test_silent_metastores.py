@@ -29,7 +29,7 @@ SILENT_S = 14.0  # longer than `metastore_timeout_s`
 GAP_MAX_S = 0.1
 WORSE_MAX_S = 0.05
 
-pytestmark = [pytest.mark.long, pytest.mark.needs_zookeeper]
+pytestmark = [pytest.mark.long(is_sampled=False), pytest.mark.needs_zookeeper]
 
 
 @attrs.frozen
