@@ -197,3 +197,17 @@ async def test_a_bookie_that_is_away_can_be_drained(autojump_clock: trio.testing
         assert (await client.drain_bookie(away.bookie_id)).is_safe_to_stop
         await away.start()
         assert away.server.mode.is_draining
+
+
+@pytest.mark.parametrize(
+    "what", ["audit", "drain_bookie", "drain_status", "pause_repairs", "rebalance", "repair", "undrain_bookie"]
+)
+async def test_a_client_that_was_left_looks_after_nothing(what: str, autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world:
+        async with world.client(QUICK) as left:
+            pass
+        bookie_id = world.bookies[0].bookie_id
+        with pytest.raises(trio.ClosedResourceError, match="was left"):
+            await getattr(left, what)(*([bookie_id] if what.endswith(("bookie", "status", "rebalance")) else []))
+        async with world.client(QUICK) as client:
+            assert not (await client.drain_status(bookie_id)).is_draining

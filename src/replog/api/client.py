@@ -70,7 +70,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         self._logs = LogRecords(ledgers)
         self._log_driver = LogDriver(ledgers, self._logs)
         self._cursors = CursorCatalog(ledgers, self._logs)
-        self._repairer = Repairer(ledgers.context, ledgers.options, ledgers.observe)
+        self._own_repairer = Repairer(ledgers.context, ledgers.options, ledgers.observe)
         self._nursery, self._plugins = nursery, plugins
 
     @property
@@ -78,6 +78,11 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         if self._open_ledgers is None:
             raise trio.ClosedResourceError("this client was left: make another one")
         return self._open_ledgers
+
+    @property
+    def _repairer(self) -> Repairer:
+        _ = self._ledgers  # raises if this client was left
+        return self._own_repairer
 
     def _leave(self) -> None:
         self._open_ledgers = None
@@ -157,8 +162,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
 
         Raises `AdministrationError` if it is not announced or drains, `MetastoreError`. If it raises or is cancelled, what was
         moved stays; rebalancing again goes on."""
-        ledgers = self._ledgers
-        return await Rebalancer(ledgers.context, self._repairer).rebalance(bookie_id, progress)
+        return await Rebalancer(self._ledgers.context, self._repairer).rebalance(bookie_id, progress)
 
     async def drain_bookie(self, bookie_id: str) -> DrainStatus:
         """Has a bookie left, so that it can be stopped for good: it gets no new ledgers while there are enough others, and live
@@ -191,8 +195,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """A ledger's record as it is now; no bookie is asked, and no password needed. Raises `LedgerNotFoundError`."""
-        metadata, _ = await self._ledgers.records.get(ledger_id)
-        return metadata
+        return (await self._ledgers.records.get(ledger_id))[0]
 
     # -- logs -------------------------------------------------------------------------------------------------------
 
@@ -389,9 +392,8 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         Raises `ConfigError` if there is a log `into`, `LogNotFoundError`, `TrimmedError` if the log is trimmed meanwhile;
         otherwise as `read_log` and `append_ledgers`. If it raises or is cancelled, nothing is left but ledgers that
         `sweep_log` deletes, unless it raises `MetastoreUncertainError`: then the new log may exist, whole."""
-        wanted = self.default_quorum if quorum is None else quorum
         known = self._ledgers, self._log_driver, self._logs
-        return await LogCompaction(name, into, *known, wanted, password, digest_type).run()
+        return await LogCompaction(name, into, *known, quorum or self.default_quorum, password, digest_type).run()
 
     async def delete_log(self, name: str, *, password: bytes = b"") -> None:
         """Fences a log's writer, and deletes the log, its ledgers and its cursors. Deleting again is harmless.
@@ -409,8 +411,7 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         """A log's record as it is now: its numbers, and its last segments, with all that may be open. Raises `LogNotFoundError`.
 
         One read, however long the log is; `log_segments` has all segments."""
-        metadata, _ = await self._logs.get(name)
-        return metadata
+        return (await self._logs.get(name))[0]
 
     async def log_summary(self, name: str, *, bounded: bool = False, password: bytes = b"") -> LogSummary:
         """What a log holds, who writes it, and how far its cursors are behind. What nobody says is None.
@@ -482,9 +483,8 @@ class Client(LedgerVerbs, CursorVerbs, ProducerVerbs):
         Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written; `BackupDamagedError`,
         `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
         check_names(logs=logs)
-        wanted = self.default_quorum if quorum is None else quorum
-        restorer = Restorer(directory, self._ledgers, self._logs, self._log_driver, wanted, password)
-        return await restorer.restore(logs)
+        known = self._ledgers, self._logs, self._log_driver
+        return await Restorer(directory, *known, quorum or self.default_quorum, password).restore(logs)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

@@ -53,11 +53,13 @@ def times_of(options: BookieOptions) -> RepairTimes:
 class Repairing(Protocol):
     """A client, as far as repairs know it."""
 
-    _repairer: Repairer
     bookies: tuple[ServedBookie, ...]
 
     @property
     def _ledgers(self) -> Ledgers: ...
+
+    @property
+    def _repairer(self) -> Repairer: ...
 
 
 async def repair(client: Repairing, times: RepairTimes, reported: Callable[[AuditReport], None]) -> None:
