@@ -53,6 +53,15 @@ async def three_bookies(directory: Path, url: str) -> AsyncIterator[list[ServedB
         ]
 
 
+@asynccontextmanager
+async def counters_at_rest(bookies: Sequence[ServedBookie]) -> AsyncIterator[None]:
+    """None of these bookies raises its counter, in its cookie or its storage, while the context is open."""
+    async with AsyncExitStack() as stack:
+        for bookie in bookies:
+            await stack.enter_async_context(bookie.server.guard._raising)
+        yield
+
+
 def saved(client: KazooClient, path: str) -> dict[str, bytes]:
     """The persistent nodes from this path on."""
     value, stat = client.get(path)
@@ -86,8 +95,9 @@ async def test_zookeeper_whose_nodes_were_deleted_costs_nothing(
         ids = await written(client, 10)
         older = await trio.to_thread.run_sync(saved, admin, root)
         ids += await written(client, 10)
-        await trio.sleep(3)  # the bookies raise their counters
-        newest = await trio.to_thread.run_sync(saved, admin, root)
+        async with counters_at_rest(bookies):  # one that is raised after the copy makes the newest copy look old
+            newest = await trio.to_thread.run_sync(saved, admin, root)
+            await trio.to_thread.run_sync(put_back, {})
         for nodes in ({}, older):
             await trio.to_thread.run_sync(put_back, nodes)
             failures = [each.statistics()["garbage_collection_failures"] for each in bookies]

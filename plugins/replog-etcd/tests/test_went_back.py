@@ -47,7 +47,8 @@ async def test_lost_or_older_data_cost_nothing(tmp_path: Path) -> None:
                 await trio.sleep(3)  # the bookies raise their counters
                 server.kill()
                 shutil.copytree(data, tmp_path / copy)
-                server.start()
+                if copy == "older":  # a counter that is raised after the last copy makes that one look old
+                    server.start()
             for copy in ("", "older", "newest"):
                 server.kill()
                 shutil.rmtree(data)
