@@ -67,7 +67,7 @@ check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documenta
 	done
 	$(BIN)/lint-imports --no-logo > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	# What pages say is checked here; the code on them is run by make test.
-	$(BIN)/python -m pytest -q -k 'not test_code_on_a_page_runs' tests/test_docs.py tests/test_exports.py tests/test_tidy.py
+	$(BIN)/python -m pytest -q -k 'not test_code_on_a_page_runs' tests/test_docs.py tests/test_exports.py tests/test_tidy.py tests/test_words.py
 	$(BIN)/python -m pytest -q --long tests/test_reference.py
 	echo "check: format, lint, types, layers, tidiness and documentation are in order"
 

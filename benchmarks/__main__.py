@@ -27,7 +27,7 @@ from benchmarks.remote.place import RemotePlaces
 from benchmarks.setting import QUICK, Comparison, NotMeasured, Round, Scale, Setting
 from benchmarks.spark import place as spark
 from benchmarks.storage import stores as storages
-from replog import keep_freed_memory
+from replog.runtime.platform import keep_freed_memory
 
 _ATTEMPTS_PER_ROUND = 3  # at a case whose rounds are discarded when the machine is not quiet
 

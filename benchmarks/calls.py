@@ -29,7 +29,6 @@ import attrs
 import trio
 
 import replog
-from replog.config import BookieOptions
 
 _SOURCES = str(Path(replog.__file__).parent) + os.sep
 _WARM_UP = 200  # appends before the first that is recorded
@@ -91,9 +90,8 @@ async def record(bookies: int, storage: str, directory: Path) -> list[tuple[Call
     """The calls of each of many appends, one after the other."""
     recorder, found = Recorder(), []
     with recorder.installed():
-        options = BookieOptions(storage=storage)
         async with (
-            replog.embed(directory, bookies=bookies, bookie_options=options) as client,
+            replog.embed(directory, bookies=bookies, storage=storage) as client,
             client.write_log("calls") as log,
         ):
             for _ in range(_WARM_UP):

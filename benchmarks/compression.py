@@ -59,7 +59,7 @@ async def _measured(directory: Path, compression: str, entries: list[bytes], sec
     async with replog.embed(directory, bookies=3, storage="files") as client:
         before_bytes, calls = _stored_bytes(client), 0
         started_s, started_cpu_s = clock(), time.process_time()
-        async with client.write_log(LOG, compression=compression) as log:
+        async with client.write_log(LOG, options=replog.LogOptions(compression=compression)) as log:
             while calls < _CALLS_MIN or clock() - started_s < seconds:
                 await log.extend(entries)
                 calls += 1

@@ -19,6 +19,7 @@ import trio
 import replog
 from benchmarks.figures import Figures, Meter, clock
 from replog.config import BookieOptions, ClientOptions
+from replog.config.client import ClientTuning
 from replog.log.log_writer import LogWriter
 
 MIB = 1 << 20
@@ -48,7 +49,7 @@ class Place:
     async def client(self, options: ClientOptions | None = None) -> AsyncIterator[replog.Client]:
         """A client with these bookies embedded; at the end nothing but spare files is left of what was written."""
         storage = f"files?spare_files={self.spare_files}&{self.storage_options}".rstrip("&")
-        bookie_options = BookieOptions(storage=storage, commit_inline_when_idle=True)
+        bookie_options = BookieOptions(storage=storage)
         async with replog.embed(
             self.directory, bookies=self.bookies, options=options, bookie_options=bookie_options
         ) as client:
@@ -145,7 +146,7 @@ def push(place: AnyPlace, seconds: float, entry_bytes: int, in_flight: int) -> F
         await log.flush()
         return pushed
 
-    options = ClientOptions(in_flight_bytes_max=budget, batch_bytes_max=min(MIB, budget))
+    options = ClientTuning(in_flight_bytes_max=budget, batch_bytes_max=min(MIB, budget))
     return trio.run(_append, place, load, seconds, options)
 
 

@@ -60,7 +60,7 @@ async def _member(metastore: str, directory: str) -> None:
     options = replog.BookieOptions(listen=("tcp:127.0.0.1:0",))
     config = replog.BookieConfig(directory=directory, metastore=metastore, options=options)
     async with (
-        replog.served_bookie(config),
+        replog.serve_bookie(config),
         replog.connect(metastore) as client,
         client.run_machine("counters", Counters) as machine,
     ):
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--callers", type=int, default=100)
     parser.add_argument("--takeovers", type=int, default=0, help="so many instead, of replog alone")
     parser.add_argument(
-        "--metastore", default="", help="for the takeovers: a URL, like zookeeper://HOST:PORT/PLACE?session_timeout_s=1"
+        "--metastore", default="", help="for the takeovers: a URL, like zookeeper://HOST:PORT/PLACE?lease_s=1"
     )
     parser.add_argument("--member", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

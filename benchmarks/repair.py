@@ -19,8 +19,9 @@ from benchmarks.figures import Figures, Meter, clock, percentiles
 from benchmarks.loads import LOG, MIB
 from benchmarks.remote.place import SPARE_FILES_MAX, Kind, RemotePlace, remote_place
 from benchmarks.setting import GIB, KIB, Comparison, NotMeasured, Round, Setting
-from replog.client.repair_progress import RepairProgress
+from replog.config.client import ClientTuning
 from replog.protocol.quorum import Quorum
+from replog.repair.progress import RepairProgress
 from replog.runtime.nursery import for_each
 
 BOOKIES = 4
@@ -29,7 +30,7 @@ _LEDGER_BYTES = 16 * MIB
 _TURNS = 3  # with the repair, and as many without
 _PER_LEDGERS = 10_000  # that a time of an audit is told for
 _GONE_S = 60.0  # until a killed bookie is no longer announced
-_FULL_SPEED = replog.ClientOptions(
+_FULL_SPEED = ClientTuning(
     repair_bytes_per_s=64 * GIB,
     repair_in_flight_bytes_max=16 * MIB,
     repair_fragments_at_once=8,
@@ -70,10 +71,10 @@ async def _write(client: replog.Client, ledgers: int, ledger_bytes: int, at_once
 
 async def _kill_one(place: RemotePlace, client: replog.Client) -> str:
     """Kills a bookie; returns its id."""
-    before = {each.bookie_id for each in await client.remote_bookies()}
+    before = {each.bookie_id for each in await client.admin.bookies()}
     os.kill(place.process_ids[0], signal.SIGKILL)
     with trio.move_on_after(_GONE_S):
-        while len(left := {each.bookie_id for each in await client.remote_bookies()}) == len(before):  # noqa: ASYNC110
+        while len(left := {each.bookie_id for each in await client.admin.bookies()}) == len(before):  # noqa: ASYNC110
             await trio.sleep(0.1)
         return (before - left).pop()
     raise NotMeasured(f"a killed bookie was still announced after {_GONE_S} s")
@@ -98,7 +99,7 @@ async def _appends_in_turns(place: RemotePlace, client: replog.Client, window_s:
         for _ in range(_TURNS):
             await append(durations["appends alone"])
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(repairer.repair)
+                nursery.start_soon(repairer.admin.repair)
                 await append(durations["appends beside"])
                 # What it has copied stays.
                 nursery.cancel_scope.cancel()
@@ -110,7 +111,7 @@ async def _copying(place: RemotePlace) -> dict[str, Figures]:
     told: list[RepairProgress] = []
     async with replog.connect(place.metastore, options=_FULL_SPEED, quorum=QUORUM) as client:
         meter = Meter(*place.process_ids[1:])
-        report = await client.repair(progress=told.append)
+        report = await client.admin.repair(progress=told.append)
         copying = [each for each in told if each.stage == "copy"][-1:]
         if report.under_replicated or not copying or not copying[0].copied_bytes:
             raise NotMeasured(f"{report.under_replicated} fragments still lack copies, of {report.fragments}")
@@ -134,7 +135,7 @@ async def _audits(place: RemotePlace, ledgers: int) -> dict[str, Figures]:
         for name in ("first audit", "next audit"):
             started_s = clock()
             meter = Meter(*place.process_ids[1:])
-            report = await client.audit()
+            report = await client.admin.audit()
             cpu_us = meter.figures(report.ledgers)["total_cpu_us"]
             found[name] = {
                 "s_per_10k": (clock() - started_s) / report.ledgers * _PER_LEDGERS,
@@ -150,7 +151,7 @@ async def _measure(place: RemotePlace, setting: Setting) -> dict[str, Figures]:
         ledger_bytes = min(_LEDGER_BYTES, scale.repair_bytes // 16)
         await _write(client, scale.repair_bytes // ledger_bytes, ledger_bytes, 4)
         victim = await _kill_one(place, client)
-        await client.declare_bookies_lost([victim])
+        await client.admin.declare_lost([victim])
         found = await _appends_in_turns(place, client, scale.repair_window_s)
     found |= await _copying(place)
     return found | await _audits(place, scale.repair_ledgers)

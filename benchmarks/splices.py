@@ -76,7 +76,7 @@ class Trial:
             async with self._client.create_ledger(custom={"log": name, "job": job}) as writer:
                 await writer.extend([_ENTRY] * 100)
             started = trio.current_time()
-            await self._client.append_ledgers(
+            await self._client.jobs.append_ledgers(
                 name, [writer.ledger_id], transaction=(job, 1), job=job, patience_s=self._patience_s
             )
             self.measured[self._place].commits_s.append(trio.current_time() - started)

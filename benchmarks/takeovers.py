@@ -83,7 +83,9 @@ async def take_over(client: replog.Client, metastore: CountingMetastore, kind: s
     for number in range(times):
         stack = AsyncExitStack()
         before, started, used_s = metastore.calls, trio.current_time(), time.process_time()
-        log = await stack.enter_async_context(client.write_log("log", quorum=QUORUM, ledgers=kind))
+        log = await stack.enter_async_context(
+            client.write_log("log", quorum=QUORUM, options=replog.LogOptions(ledgers=kind))
+        )
         times_ms.append(1000 * (trio.current_time() - started))
         processor_ms.append(1000 * (time.process_time() - used_s))
         calls.append(metastore.calls - before)

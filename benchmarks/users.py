@@ -108,7 +108,7 @@ async def _look_after(client: replog.Client, name: str, runs: dict[str, int], en
     """One kind of upkeep again and again. The last run is not cancelled: it would go on beside what is measured next."""
     while not ended.is_set():
         if name == "audit":
-            await client.audit()
+            await client.admin.audit()
         else:
             for bookie in client.bookies:
                 await _UPKEEP[name](bookie)

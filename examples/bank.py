@@ -47,7 +47,7 @@ async def once(bank: replog.RunningMachine[Bank], command: Callable[..., int], *
         try:
             command_id = command_id or await bank.next_id()
             return await bank.call_as(command_id, command, *arguments)
-        except replog.CommandTimeoutError as error:
+        except replog.errors.CommandTimeoutError as error:
             print(f"sending it again, since {error}", file=sys.stderr)
 
 
@@ -61,9 +61,9 @@ async def obey(bank: replog.RunningMachine[Bank], order: str) -> str:
                 return f"ok, {source} has {await once(bank, Bank.transfer, source, target, int(amount))}"
             case ["balance", account]:
                 return f"ok, {account} has {await bank.read(lambda state: state.balance(account))}"
-    except replog.CommandFailedError as error:
+    except replog.errors.CommandFailedError as error:
         return f"refused: {error}"
-    except replog.CommandTimeoutError as error:
+    except replog.errors.CommandTimeoutError as error:
         return f"ask again, since {error}"  # only for a balance
     return f"what is {order!r}? {__doc__}"
 

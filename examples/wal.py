@@ -102,7 +102,7 @@ async def main(directory: Path, words: list[str]) -> None:
                 print(await obey(store, " ".join(words)))
             while not words and (line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)):
                 print(await obey(store, line), flush=True)
-    except replog.StorageInUseError as error:
+    except replog.errors.StorageInUseError as error:
         sys.exit(f"Another process has the store open: {error}")
     except replog.FencedError as error:  # can happen where processes share bookies; here, only to a bug
         sys.exit(f"Another writer took over; the last change was kept or not, start again to see: {error}")

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 
+import pytest
 import trio
 
 import replog
@@ -295,6 +296,14 @@ class Bookie:
         return [each for each in self.wire.seen if isinstance(each, AddRequest) and each.ledger_id == ledger_id]
 
 
+class DeafMetastore(FaultyMetastore):
+    """Tells nobody that a key has changed: a leader that is deposed hears it from bookies alone."""
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        """Never returns."""
+        await trio.sleep_forever()
+
+
 class Cluster:
     """Some bookies, a metastore, and what observers were told."""
 
@@ -321,6 +330,10 @@ class Cluster:
         return replog.connect(
             metastore or self.metastore, options=options, quorum=quorum, placement=placement, registry=self.registry
         )
+
+    def deaf_client(self, options: ClientOptions | None = None) -> AbstractAsyncContextManager[replog.Client]:
+        """A client whose leaders are deposed without hearing it from the metastore."""
+        return self.client(options, metastore=DeafMetastore(self.metastore))
 
     def named(self, bookie_ids: Collection[str]) -> list[Bookie]:
         """The bookies with these ids, in their order."""
@@ -374,6 +387,15 @@ class Turns:
         while True:
             self.counted += 1
             await trio.lowlevel.checkpoint()
+
+
+def deafen_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has leaders be deposed without hearing it from the metastore: they answer no committers either."""
+
+    async def answer_nobody(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr("replog.log.log_writer.answer_committers", answer_nobody)
 
 
 async def settle() -> None:

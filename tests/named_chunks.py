@@ -82,8 +82,6 @@ class NamedChunks:
 
     def _look(self, key: str, value: bytes) -> None:
         metadata = decode_ledger(key, value)
-        if not metadata.is_unbounded:
-            return
         names: set[str] = set()
         while metadata.chunks:
             found = {each: self._contents(metadata.ledger_id, each) for each in metadata.chunks}

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from replog.backends import lifecycle
+from replog.client import pacing
 from replog.protocol import (
     appending,
     chaining,
@@ -28,6 +29,7 @@ from replog.protocol import (
     sweeping,
     writing,
 )
+from replog.protocol.consensus import member
 from replog.protocol.stages import Transitions
 
 ROOT = Path(__file__).parent.parent
@@ -66,6 +68,8 @@ MACHINES = (
     Machine("LogSweeping", sweeping, sweeping.TRANSITIONS),
     Machine("LogRetiring", retiring, retiring.TRANSITIONS),
     Machine("Lifecycle", lifecycle, lifecycle.TRANSITIONS),
+    Machine("Pacing", pacing, pacing.TRANSITIONS),
+    Machine("Member", member, member.TRANSITIONS),
 )
 
 

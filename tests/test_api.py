@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import trio
 
 import replog
+from replog.api import elsewhere
 from replog.backends import memory
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import (
@@ -28,6 +32,7 @@ from replog.errors import (
 )
 from replog.metastores.memory import MemoryMetastore
 from replog.registry import Registry
+from replog.testing import Fault, FaultyMetastore
 from tests.forks import Forked
 from tests.kit import ONE, read_ledger, read_log
 
@@ -40,6 +45,13 @@ async def main():
         await trio.sleep(60)
 trio.run(main)
 """
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose name leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="replog-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 def left_threads(before: set[threading.Thread]) -> list[str]:
@@ -65,7 +77,7 @@ async def test_an_embedded_log_survives_leaving_and_coming_back(bookies: int, tm
     assert left_threads(before) == []
 
 
-async def test_directory_of_another_storage_says_which_to_name(tmp_path: Path) -> None:
+async def test_directory_of_another_storage_names_the_right_one(tmp_path: Path) -> None:
     async with replog.embed(tmp_path, storage="lmdb"):
         pass
     with pytest.raises(StorageIdentityError, match=r"'replog lmdb storage'.*open it with the storage that it names"):
@@ -161,7 +173,7 @@ async def test_the_storage_may_not_be_named_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("metastore", ["nothing:x", "lmdb:x?option=1", "", "zookeeper://a,b/c?option=1"])
-async def test_what_is_wrong_with_a_metastore_is_said(metastore: str, tmp_path: Path) -> None:
+async def test_metastore_fault_is_described(metastore: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         async with replog.connect(metastore):
             pass
@@ -171,7 +183,7 @@ async def test_what_is_wrong_with_a_metastore_is_said(metastore: str, tmp_path: 
                 pass
 
 
-async def test_a_placement_that_nobody_offers(tmp_path: Path) -> None:
+async def test_unknown_placement_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="random"):
         async with replog.embed(tmp_path, placement="nothing"):
             pass
@@ -221,6 +233,91 @@ async def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Pat
         await trio.to_thread.run_sync(end, process)
 
 
+def hold_and_listen(directory: Path) -> Forked:
+    """The same, where other processes reach it by a socket."""
+    listening = f"sys.argv[1], bookie_options=replog.BookieOptions(listen=('unix:{directory}/here.sock',))"
+    assert HOLDER.count("embed(sys.argv[1]") == 1
+    return start(HOLDER.replace("embed(sys.argv[1]", f"embed({listening}"), directory, "ready\n")
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_refusal_names_the_socket_of_the_owning_process(is_elsewhere: bool, short_path: Path) -> None:
+    directory = short_path / "wal"
+    process = await trio.to_thread.run_sync(hold_and_listen, directory)
+    try:
+        metadata = f"lmdb:{directory}/metadata"
+        with pytest.raises(StorageInUseError) as caught:
+            async with replog.embed(directory, metastore=metadata if is_elsewhere else None):
+                pass
+        assert str(process.pid) in str(caught.value)
+        assert f"serves it at unix:{directory}/here.sock: use replog.connect" in caught.value.hint
+        assert (f"replog.connect('{metadata}')" in caught.value.hint) is not is_elsewhere
+        one = replog.Quorum(1, 1, 1)
+        async with replog.connect(metadata, quorum=one) as client, client.write_log("log") as log:
+            await log.append(b"by the socket")
+            assert await read_log(client) == [b"confirmed", b"by the socket"]
+    finally:
+        await trio.to_thread.run_sync(end, process)
+
+
+async def test_refusal_names_no_socket_of_other_bookies(short_path: Path) -> None:
+    """They share a metastore: whose directory it is tells its lock."""
+
+    def listening(name: str) -> BookieOptions:
+        return BookieOptions(listen=(f"unix:{short_path}/{name}.sock", "tcp:127.0.0.1:0"))
+
+    async with AsyncExitStack() as stack:
+        metastore = MemoryMetastore()
+        for name in "abc":
+            embedded = replog.embed(short_path / name, metastore=metastore, bookie_options=listening(name))
+            await stack.enter_async_context(embedded)
+        for name in "abc":
+            with pytest.raises(StorageInUseError) as caught:
+                async with replog.embed(short_path / name, metastore=metastore):
+                    pass
+            assert f"serves it at unix:{short_path}/{name}.sock, tcp:127.0.0.1:" in caught.value.hint
+            assert caught.value.hint.count(".sock") == 1
+
+
+async def test_refusal_says_how_to_reach_a_process_without_a_socket(tmp_path: Path) -> None:
+    process = await trio.to_thread.run_sync(hold, tmp_path)
+    try:
+        with pytest.raises(StorageInUseError) as caught:
+            async with replog.embed(tmp_path):
+                pass
+        assert f"listen=('unix:{tmp_path}/bookie.sock',)" in caught.value.hint
+        assert f"replog.connect('lmdb:{tmp_path}/metadata')" in caught.value.hint
+    finally:
+        await trio.to_thread.run_sync(end, process)
+
+
+async def test_refusal_makes_nothing_where_the_metadata_would_be(tmp_path: Path) -> None:
+    """Its metadata is elsewhere: what the caller named by mistake is not made, and the refusal is the plain one."""
+    options = replog.BookieOptions(storage="files")
+    name = str(tmp_path)
+    try:
+        async with replog.embed(tmp_path / "wal", metastore=f"memory:{name}", bookie_options=options):
+            with pytest.raises(StorageInUseError, match="Close it there first"):
+                async with replog.embed(tmp_path / "wal"):
+                    pass
+        assert not (tmp_path / "wal" / "metadata").exists()
+    finally:
+        MemoryMetastore.discard(name)
+
+
+async def test_refusal_does_not_wait_long_for_a_metastore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs, or fails, costs the hint and nothing else."""
+    monkeypatch.setattr(elsewhere, "_PATIENCE_S", 0.05)
+    for fault in (Fault.UNAVAILABLE, None):
+        inner = MemoryMetastore()
+        async with replog.embed(tmp_path / "wal", metastore=inner):
+            faulty = FaultyMetastore(inner, lambda *_, fault=fault: fault, delay_s=0.0 if fault else 3600.0)
+            with trio.fail_after(60), pytest.raises(StorageInUseError, match="Close it there first"):
+                async with replog.embed(tmp_path / "wal", metastore=faulty):
+                    pass
+        shutil.rmtree(tmp_path / "wal")
+
+
 async def test_the_same_process_cannot_embed_a_directory_twice_either(tmp_path: Path) -> None:
     async with replog.embed(tmp_path) as client, client.write_log("log") as log:
         await log.append(b"0")
@@ -239,7 +336,7 @@ def end_in_a_fork() -> int:
     return os.waitpid(child, 0)[1]
 
 
-async def test_a_fork_that_ends_disturbs_nobody(tmp_path: Path) -> None:
+async def test_ending_fork_disturbs_no_other(tmp_path: Path) -> None:
     async with replog.embed(tmp_path) as client, client.write_log("log") as log:
         await log.append(b"0")
         assert end_in_a_fork() == 0
@@ -290,7 +387,7 @@ async def test_a_directory_of_another_version_is_refused(tmp_path: Path) -> None
         pass
 
 
-async def test_a_path_that_is_a_file_or_may_not_be_written(tmp_path: Path) -> None:
+async def test_file_or_unwritable_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError):
         async with replog.embed(tmp_path / "file"):
@@ -363,22 +460,16 @@ async def test_leaving_takes_no_time(tmp_path: Path) -> None:
 async def test_bookies_inside_an_app_are_reached_through_the_metastore(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     metastore = f"lmdb:{tmp_path / 'metadata'}"
-    async with trio.open_nursery() as nursery:
-        ids = [
-            await nursery.start(
-                replog.serve_bookie,
-                replog.BookieConfig(directory=str(tmp_path / name), metastore=metastore),
-            )
-            for name in ("a", "b", "c")
-        ]
-        assert len(set(ids)) == 3
+    configs = [replog.BookieConfig(directory=str(tmp_path / name), metastore=metastore) for name in ("a", "b", "c")]
+    async with AsyncExitStack() as stack:
+        bookies = [await stack.enter_async_context(replog.serve_bookie(config)) for config in configs]
+        assert len({bookie.bookie_id for bookie in bookies}) == 3
         async with replog.connect(metastore) as client, replog.connect(metastore) as other:
             async with client.write_log("log") as log:
                 await log.append(b"0")
                 await log.roll()
                 await log.append(b"1")
             assert await read_log(other) == [b"0", b"1"]
-        nursery.cancel_scope.cancel()
     assert left_threads(before) == []
 
 
@@ -434,7 +525,7 @@ async def test_bookies_of_another_process_cannot_be_reached_in_memory(tmp_path: 
 async def test_a_killed_leader_of_another_process_is_succeeded(tmp_path: Path) -> None:
     """M3: the election is the metastore's, and sees the death of a process."""
     async with replog.embed(tmp_path, options=ClientOptions()) as client:
-        metastore = client._ledgers.records.metastore
+        metastore = client._opened.ledgers.records.metastore
         leader = await trio.to_thread.run_sync(start, LEADER, tmp_path / "metadata", "leading\n")
         try:
             with trio.move_on_after(0.3) as scope:
@@ -453,14 +544,14 @@ async def test_a_killed_leader_of_another_process_is_succeeded(tmp_path: Path) -
 
 LEADER = """
 import sys, trio
-from replog.log import catalog
+from replog.log.election import elected
 from types import SimpleNamespace
-from replog.runtime.chance import current_chance
+from replog.runtime.entropy import current_entropy
 from replog.registry import Registry
 async def main():
     metastore = Registry().open_metastore("lmdb:" + sys.argv[1])
-    ledgers = SimpleNamespace(records=SimpleNamespace(metastore=metastore), chance=current_chance())
-    async with catalog.elected("log", ledgers):
+    ledgers = SimpleNamespace(records=SimpleNamespace(metastore=metastore), entropy=current_entropy())
+    async with elected("log", ledgers):
         print("leading", flush=True)
         await trio.sleep(60)
 trio.run(main)
@@ -469,7 +560,7 @@ trio.run(main)
 
 async def test_two_clients_of_one_metastore_object_share_a_ledger(tmp_path: Path) -> None:
     async with replog.embed(tmp_path) as client:
-        metastore = client._ledgers.records.metastore
+        metastore = client._opened.ledgers.records.metastore
         async with replog.connect(metastore, quorum=ONE) as other:
             async with client.create_ledger() as writer:
                 await writer.append(b"0")
@@ -479,7 +570,9 @@ async def test_two_clients_of_one_metastore_object_share_a_ledger(tmp_path: Path
 
 async def test_records_of_ledgers_and_logs_can_be_looked_at(tmp_path: Path) -> None:
     async with replog.embed(tmp_path) as client:
-        async with client.lead_log("log", password=b"secret", custom={"made": "here"}) as log:
+        async with client.lead_log(
+            "log", password=b"secret", options=replog.LogOptions(custom={"made": "here"})
+        ) as log:
             await log.append(b"one")
             await log.roll()
             record = await client.log_metadata("log")
@@ -490,9 +583,9 @@ async def test_records_of_ledgers_and_logs_can_be_looked_at(tmp_path: Path) -> N
             ledger = await client.ledger_metadata(log.ledger_id)
             assert (ledger.state.value, ledger.custom["made"], ledger.last_entry_id) == ("open", "here", None)
         assert (await client.ledger_metadata(log.ledger_id)).last_entry_id == -1
-        with pytest.raises(replog.LogNotFoundError):
+        with pytest.raises(replog.errors.LogNotFoundError):
             await client.log_metadata("another")
-        with pytest.raises(replog.LogNotFoundError):
+        with pytest.raises(replog.errors.LogNotFoundError):
             await client.log_segments("another")
-        with pytest.raises(replog.LedgerNotFoundError):
+        with pytest.raises(replog.errors.LedgerNotFoundError):
             await client.ledger_metadata(4711)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +77,28 @@ async def test_two_healthy_disks_start_and_say_so(
         assert list(client.left_out) == [str(bookie)]
 
 
-async def test_a_healthy_start_leaves_nobody_out(disks: list[Path]) -> None:
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE, errno.EIO])
+async def test_uncountable_bookies_are_not_absent(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bookie in place of three would deny what the others have."""
+    async with replog.embed(tmp_path, bookies=3) as client:
+        assert len(client.bookies) == 3
+    real = os.listdir
+
+    def fail(path: str | os.PathLike[str]) -> list[str]:
+        if Path(path) == tmp_path:
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(StorageError, match=f"is unknown.*{errno.errorcode[code]}.*nothing was touched"):
+        async with replog.embed(tmp_path):
+            pass
+    monkeypatch.undo()
+    async with replog.embed(tmp_path) as client:
+        assert len(client.bookies) == 3
+
+
+async def test_healthy_start_leaves_no_bookie_out(disks: list[Path]) -> None:
     observer = Observer()
     await append(disks, b"0")
     await append(disks, b"1", registry=Registry({"observer": observer}))
@@ -100,7 +123,7 @@ async def test_the_only_disk_is_never_left_out(tmp_path: Path) -> None:
         await append([tmp_path], b"1")
 
 
-async def test_an_empty_directory_where_a_bookie_was_is_told(
+async def test_empty_directory_of_a_former_bookie_is_reported(
     disks: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     await append(disks, b"0")

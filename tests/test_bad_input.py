@@ -15,6 +15,8 @@ import trio.testing
 import replog
 import replog.blocking
 from replog.config import BookieOptions, ClientOptions
+from replog.config.bookie import BookieTuning
+from replog.config.client import ClientTuning
 from replog.errors import ConfigError, NotEnoughBookiesError, ReplogError, UnauthorizedError
 from tests.kit import cluster, read_ledger, read_log
 
@@ -34,7 +36,7 @@ from tests.kit import cluster, read_ledger, read_log
         (1, 1, True),
     ],
 )
-def test_quorums_that_cannot_be(numbers: tuple[int, int, int]) -> None:
+def test_impossible_quorums_are_refused(numbers: tuple[int, int, int]) -> None:
     with pytest.raises(ConfigError, match="quorum"):
         replog.Quorum(*numbers)
 
@@ -73,42 +75,45 @@ async def test_wrong_types_are_refused_before_anything_is_made(
 ) -> None:
     async with cluster(3) as world, world.client() as client:
         calls = len(world.metastore.calls)
-        for context in (
-            client.create_ledger(**wrong),  # type: ignore[arg-type]
-            client.write_log("log", **wrong),  # type: ignore[arg-type]
-        ):
-            with pytest.raises(ConfigError):
-                await context.__aenter__()
+        with pytest.raises(ConfigError):
+            await client.create_ledger(**wrong).__aenter__()  # type: ignore[arg-type]
+        of_logs = {name.removesuffix("_type"): value for name, value in wrong.items()}
+        with pytest.raises(ConfigError):
+            await client.write_log("log", options=replog.LogOptions(**of_logs)).__aenter__()  # type: ignore[arg-type]
         assert len(world.metastore.calls) == calls
 
 
-async def test_a_wrong_retention_fences_nobody(autojump_clock: trio.testing.MockClock) -> None:
+async def test_wrong_retention_fences_no_writer(autojump_clock: trio.testing.MockClock) -> None:
     """It was used only once the log was taken over, and ended that writer with an AttributeError."""
     async with cluster(3) as world, world.client() as client, client.write_log("log") as log:
         for verb in (client.write_log, client.lead_log):
             with pytest.raises(ConfigError, match=r"retention=.* must be Retention\(...\)"):
-                await verb("log", retention=timedelta(days=7)).__aenter__()  # type: ignore[arg-type]
+                await verb("log", options=replog.LogOptions(retention=timedelta(days=7))).__aenter__()  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match=r"options=.* must be LogOptions\(...\)"):
+                await verb("log", options=timedelta(days=7)).__aenter__()  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="password"):
+                await verb("log", password=None).__aenter__()  # type: ignore[arg-type]
         await log.append(b"still its writer")
 
 
-async def test_one_text_is_no_list_of_names(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_one_text_is_not_a_list_of_names(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """Each letter was taken for a name: so a repair left out the bookie that it was to replace, and said that all was well."""
     async with cluster(3) as world, world.client() as client:
-        (name, *_) = await client.known_bookies()
+        (name, *_) = await client.admin.known_bookies()
         for verb in (
-            lambda: client.repair(away=name),
-            lambda: client.repair(name),
-            lambda: client.declare_bookies_lost(name),
+            lambda: client.admin.repair(away=name),
+            lambda: client.admin.repair(name),
+            lambda: client.admin.declare_lost(name),
             lambda: client.recover_ledger(1, lost=name),
-            lambda: client.backup(tmp_path, "log"),
-            lambda: client.restore(tmp_path, "log"),
+            lambda: client.admin.backup(tmp_path, "log"),
+            lambda: client.admin.restore(tmp_path, "log"),
         ):
             with pytest.raises(ConfigError, match="must be a list of texts"):
                 await verb()
 
 
 @pytest.mark.parametrize("directory", ["", "a\0b", ["a", ""]])
-async def test_directories_that_cannot_be(
+async def test_impossible_directories_are_refused(
     directory: str | list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty name was the working directory."""
@@ -126,7 +131,7 @@ def test_addresses_without_a_scheme_are_refused_with_a_hint() -> None:
 
 
 @pytest.mark.parametrize("ledger_id", [-1, "1", 1.0, None, True, 1 << 63])
-async def test_what_is_no_ledger_id(ledger_id: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_invalid_ledger_id_is_refused(ledger_id: int, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client() as client:
         for verb in (
             lambda: client.open_ledger(ledger_id).__aenter__(),
@@ -161,16 +166,15 @@ async def test_a_wrong_password_is_refused_everywhere_harmlessly(
     "options",
     [
         lambda: ClientOptions(in_flight_bytes_max=0),
-        lambda: ClientOptions(batch_bytes_max=1 << 30),
-        lambda: ClientOptions(in_flight_bytes_max=10, batch_bytes_max=20),
+        lambda: ClientTuning(batch_bytes_max=1 << 30),
         lambda: ClientOptions(add_timeout_s=0),
         lambda: ClientOptions(add_timeout_s=float("nan")),
-        lambda: ClientOptions(roll_entries=-1),
+        lambda: ClientTuning(roll_entries=-1),
         lambda: BookieOptions(queue_bytes_max=1),
-        lambda: BookieOptions(long_poll_max_s=-1),
+        lambda: BookieTuning(close_timeout_s=-1),
     ],
 )
-def test_options_that_cannot_be(options: object) -> None:
+def test_impossible_options_are_refused(options: object) -> None:
     with pytest.raises(ConfigError):
         options()  # type: ignore[operator]
 
@@ -189,16 +193,16 @@ async def test_misuse_in_the_middle_of_work_loses_nothing(autojump_clock: trio.t
                         log.push_nowait(wrong)  # type: ignore[arg-type]
                     with pytest.raises(TypeError):
                         await log.extend([b"good", wrong])  # type: ignore[list-item]
-                with pytest.raises(replog.PayloadTooLargeError):
+                with pytest.raises(replog.errors.PayloadTooLargeError):
                     await log.append(bytes((16 << 20) + 1))
-                with pytest.raises(replog.PositionError):
+                with pytest.raises(replog.errors.PositionError):
                     await client.trim_log("log", before="99:0")
         expected = [b"%d" % number for number in range(10)]
         assert await read_log(client) == expected
         assert await read_ledger(client, writer.ledger_id) == expected
 
 
-async def test_using_a_client_that_was_left_ends_in_an_error(autojump_clock: trio.testing.MockClock) -> None:
+async def test_exited_client_raises_when_it_is_used(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world:
         async with world.client() as client:
             pass
@@ -219,7 +223,7 @@ async def test_using_a_client_that_was_left_ends_in_an_error(autojump_clock: tri
                 await verb()
 
 
-async def test_a_reader_that_outlives_its_client_ends_in_an_error(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reader_raises_when_it_outlives_its_client(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world:
         async with world.client() as client:
             async with client.create_ledger() as writer:
@@ -253,8 +257,8 @@ async def test_one_task_reading_while_another_closes_the_reader(autojump_clock: 
 
 
 @pytest.mark.parametrize("value", [None, 5, 1.5, b"1:0", (1, 0), "", "x", "1:-1"])
-def test_a_position_that_cannot_be_says_what_is_expected(value: object) -> None:
-    with pytest.raises(replog.PositionError) as caught:
+def test_invalid_position_names_the_expected_form(value: object) -> None:
+    with pytest.raises(replog.errors.PositionError) as caught:
         replog.Position.parse(value)  # type: ignore[arg-type]
     assert str(caught.value) == f"invalid position {value!r}: expected a Position or text like '17:42'"
 
@@ -263,7 +267,7 @@ def test_a_position_is_parsed_as_it_is() -> None:
     assert replog.Position.parse(replog.Position(17, 42)) == replog.Position(17, 42)
 
 
-async def test_what_is_no_entry_says_what_is_expected(autojump_clock: trio.testing.MockClock) -> None:
+async def test_invalid_entry_names_the_expected_type(autojump_clock: trio.testing.MockClock) -> None:
     """Before anything is pushed, whatever there is room for."""
     async with cluster(3) as world, world.client() as client:
         async with client.write_log("log") as log, client.create_ledger() as ledger:
@@ -287,7 +291,7 @@ async def test_what_is_no_entry_says_what_is_expected(autojump_clock: trio.testi
             assert ledger.last_add_pushed == -1
 
 
-def test_blocking_writers_say_what_is_expected(tmp_path: Path) -> None:
+def test_blocking_writers_name_the_expected_type(tmp_path: Path) -> None:
     with (
         replog.blocking.embed(tmp_path, storage="memory", metastore="memory:") as client,
         client.write_log("log") as log,
@@ -297,7 +301,7 @@ def test_blocking_writers_say_what_is_expected(tmp_path: Path) -> None:
                 log.append(wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="a list of entries"):
             log.extend(None)  # type: ignore[arg-type]
-        with pytest.raises(replog.PositionError, match="expected a Position or text"):
+        with pytest.raises(replog.errors.PositionError, match="expected a Position or text"):
             client.trim_log("log", before=None)  # type: ignore[arg-type]
 
 
@@ -314,7 +318,7 @@ def test_blocking_writers_say_what_is_expected(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-async def test_what_a_client_cannot_be_made_of_is_named(wrong: dict[str, Any], tmp_path: Path) -> None:
+async def test_unusable_client_arguments_are_named(wrong: dict[str, Any], tmp_path: Path) -> None:
     (name, value) = next(iter(wrong.items()))
     with pytest.raises(ConfigError, match=re.escape(repr(value))):
         async with replog.embed(tmp_path / "wal", **wrong):
@@ -329,14 +333,14 @@ def every_path(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("directory", [None, 5, [5], {}])
-async def test_what_is_no_directory_is_named(directory: Any) -> None:
+async def test_invalid_directory_is_named(directory: Any) -> None:
     with pytest.raises(ConfigError, match="directory"):
         async with replog.embed(directory):
             pass
 
 
 @pytest.mark.parametrize("wrong", [{"bookie_options": 5}, {"storage": 5}])
-async def test_what_a_bookie_cannot_be_made_of_is_named(wrong: dict[str, Any], tmp_path: Path) -> None:
+async def test_unusable_bookie_arguments_are_named(wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="5"):
         async with replog.embed(tmp_path / "wal", **wrong):
             pass
@@ -346,11 +350,12 @@ async def test_what_a_bookie_cannot_be_made_of_is_named(wrong: dict[str, Any], t
 async def test_a_bookie_is_served_as_its_config_says_and_not_otherwise() -> None:
     for wrong in (None, 5, "./wal"):
         with pytest.raises(ConfigError, match="must be a BookieConfig"):
-            await replog.serve_bookie(wrong)  # type: ignore[arg-type]
+            async with replog.serve_bookie(wrong):  # type: ignore[arg-type]
+                pass
 
 
 async def test_a_storage_may_be_named_beside_other_options_of_bookies(tmp_path: Path) -> None:
-    options = BookieOptions(answer_bytes_max=1 << 20)
+    options = BookieOptions(queue_bytes_max=1 << 26)
     async with replog.embed(tmp_path, storage="memory", metastore="memory:", bookie_options=options) as client:
         assert not any(path.name == "journal" for path in every_path(tmp_path)), "its storage is in memory"
         assert client.bookies[0].server.bookie_id
@@ -359,7 +364,7 @@ async def test_a_storage_may_be_named_beside_other_options_of_bookies(tmp_path: 
             pass
 
 
-async def test_what_is_no_number_is_named(autojump_clock: trio.testing.MockClock) -> None:
+async def test_invalid_number_is_named(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client() as client:
         async with client.create_ledger() as ledger, client.write_log("log") as log:
             await ledger.append(b"0")
@@ -369,7 +374,7 @@ async def test_what_is_no_number_is_named(autojump_clock: trio.testing.MockClock
                 for verb in (
                     lambda: client.log_segments("log", first=wrong),  # type: ignore[arg-type]  # noqa: B023
                     lambda: client.log_segments("log", end=wrong or "none"),  # type: ignore[arg-type]  # noqa: B023
-                    lambda: client.append_ledgers("log", wrong),  # type: ignore[arg-type]  # noqa: B023
+                    lambda: client.jobs.append_ledgers("log", wrong),  # type: ignore[arg-type]  # noqa: B023
                 ):
                     with pytest.raises(ConfigError, match="must be"):
                         await verb()

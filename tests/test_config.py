@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import replog
 from replog import config
 from replog.backends.files import FilesOptions
 from replog.config import BackendURL, BookieOptions, ClientOptions, load, structure
+from replog.config.client import tuned
 from replog.errors import ConfigError
 from replog.metastores.lmdb import LMDBOptions
 from tests.cases import case
@@ -25,7 +31,7 @@ from tests.cases import case
     ("text", "url"),
     [
         ("lmdb:./wal", BackendURL("lmdb", "./wal")),
-        ("lmdb:/abs/wal?map_bytes=64MiB", BackendURL("lmdb", "/abs/wal", {"map_bytes": "64MiB"})),
+        ("lmdb:/abs/wal?map_bytes_max=64MiB", BackendURL("lmdb", "/abs/wal", {"map_bytes_max": "64MiB"})),
         ("lmdb:///abs/wal", BackendURL("lmdb", "/abs/wal")),
         ("zookeeper://zk1:2181,zk2/prod", BackendURL("zookeeper", "zk1:2181,zk2/prod")),
         ("memory:", BackendURL("memory")),
@@ -40,12 +46,12 @@ def test_a_url_is_scheme_rest_and_options(text: str, url: BackendURL) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":x", "./wal", "/abs/wal", "LMDB:x", "1x:y", "lm db:x"])
-def test_what_is_no_url_is_refused(text: str) -> None:
+def test_invalid_url_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"invalid URL of a backend.*: expected scheme:rest\?option=value"):
         BackendURL.parse(text)
 
 
-def test_options_that_do_not_read_are_refused() -> None:
+def test_unreadable_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="its options must be"):
         BackendURL.parse("lmdb:x?flag")
     with pytest.raises(ConfigError, match="given twice"):
@@ -53,7 +59,7 @@ def test_options_that_do_not_read_are_refused() -> None:
 
 
 @given(st.text(max_size=20), st.dictionaries(st.text("abc_", min_size=1), st.text(max_size=10), max_size=3))
-def test_what_is_printed_reads_back(rest: str, options: dict[str, str]) -> None:
+def test_printed_form_reads_back(rest: str, options: dict[str, str]) -> None:
     url = BackendURL("lmdb", "x" + rest.replace("@", ""), options)
     assert BackendURL.parse(str(url)) == url
 
@@ -131,7 +137,7 @@ def from_texts(**values: Any) -> Everything:
         ("inner", "three", None),
     ],
 )
-def test_a_text_becomes_what_the_option_is(option: str, value: object, found: object) -> None:
+def test_text_becomes_the_type_of_the_option(option: str, value: object, found: object) -> None:
     if found is None:
         with pytest.raises(ConfigError, match=f"^it: {option}"):
             from_texts(**{option: value})
@@ -170,13 +176,13 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([field.name for field in attrs.fields(Everything)] + ["other"]), JSON))
-def test_nothing_that_a_file_can_say_raises_anything_else(values: dict[str, Any]) -> None:
+def test_no_file_content_raises_another_error(values: dict[str, Any]) -> None:
     with contextlib.suppress(ConfigError):
         structure(Everything, values, what="it")
 
 
 @given(st.dictionaries(st.sampled_from([field.name for field in attrs.fields(ClientOptions)]), JSON))
-def test_options_that_pass_hold_their_checks(values: dict[str, Any]) -> None:
+def test_accepted_options_hold_their_checks(values: dict[str, Any]) -> None:
     try:
         options = structure(ClientOptions, values, what="it")
     except ConfigError:
@@ -191,7 +197,7 @@ def test_options_that_pass_hold_their_checks(values: dict[str, Any]) -> None:
 def toml(tmp_path: Path) -> Path:
     path = tmp_path / "replog.toml"
     path.write_text(
-        '[client]\nadd_timeout_s = 2.5\nroll_bytes = "1MiB"\nroll_entries = 10\n[bookie]\nlong_poll_max_s = 3\n'
+        '[client]\nadd_timeout_s = 2.5\nroll_bytes = "1MiB"\nroll_age_s = 10\n[bookie]\nrepair_away_after_s = 3\n'
     )
     return path
 
@@ -199,7 +205,7 @@ def toml(tmp_path: Path) -> Path:
 def test_arguments_win_over_environment_file_and_defaults(toml: Path) -> None:
     environment = {
         "REPLOG_CLIENT_ROLL_BYTES": "2MiB",
-        "REPLOG_CLIENT_ROLL_ENTRIES": "20",
+        "REPLOG_CLIENT_ROLL_AGE_S": "20",
         "PATH": "/bin",
         "REPLOG_X": "1",
     }
@@ -209,10 +215,10 @@ def test_arguments_win_over_environment_file_and_defaults(toml: Path) -> None:
         table="client",
         environment=environment,
         prefix="REPLOG_CLIENT_",
-        overrides={"roll_entries": 30},
+        overrides={"roll_age_s": 30},
     )
-    assert options == ClientOptions(add_timeout_s=2.5, roll_bytes=2 << 20, roll_entries=30)
-    assert load(BookieOptions, toml_path=toml, table="bookie") == BookieOptions(long_poll_max_s=3.0)
+    assert options == ClientOptions(add_timeout_s=2.5, roll_bytes=2 << 20, roll_age_s=30.0)
+    assert load(BookieOptions, toml_path=toml, table="bookie") == BookieOptions(repair_away_after_s=3.0)
     assert load(BookieOptions, toml_path=toml, table="nowhere") == BookieOptions()
     assert load(ClientOptions) == ClientOptions()
 
@@ -225,17 +231,17 @@ def test_every_fault_names_where_it_came_from(toml: Path) -> None:
             toml_path=toml,
             environment={"REPLOG_CLIENT_ROLL_AGE_S": "soon"},
             prefix="REPLOG_CLIENT_",
-            overrides={"batch_bytes_max": 0},
+            overrides={"in_flight_bytes_max": 0},
         )
     lines = str(raised.value).splitlines()
     assert lines[0] == "ClientOptions: 4 faults"
-    assert "  - batch_bytes_max (from an argument): 0 is not between 1 and 16777216" in lines
+    assert "  - in_flight_bytes_max (from an argument): 0 is not above 0 and finite" in lines
     assert f"  - add_timeout_s (from {toml}): -1.0 is not above 0 and finite" in lines
     assert "  - roll_age_s (from REPLOG_CLIENT_ROLL_AGE_S): 'soon' is not a number" in lines
     assert lines[4].startswith("  - no such option: read_timeout (there are: in_flight_bytes_max, ")
 
 
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_unusable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing\.toml: cannot be read: No such file"):
         load(ClientOptions, toml_path=tmp_path / "missing.toml")
     (tmp_path / "bad.toml").write_text("a = = 1")
@@ -318,12 +324,11 @@ def test_a_constructor_reports_all_faults_too() -> None:
 
 
 def test_contradicting_options_are_refused_from_every_source() -> None:
-    wrong: dict[str, Any] = {"batch_bytes_max": 4096, "in_flight_bytes_max": 1024, "add_timeout_s": 60.0}
+    wrong: dict[str, Any] = {"add_timeout_s": 60.0}
     for make in (lambda: ClientOptions(**wrong), lambda: load(ClientOptions, overrides=wrong)):
         with pytest.raises(ConfigError) as raised:
             make()
         assert str(raised.value).count("ClientOptions") == 1
-        assert "batch_bytes_max 4096 exceeds in_flight_bytes_max 1024" in str(raised.value)
         assert "add_timeout_s 60.0 exceeds add_quorum_timeout_s 30.0" in str(raised.value)
 
 
@@ -338,6 +343,53 @@ def test_contradicting_options_are_refused_from_every_source() -> None:
         (tuple(f"n{number}=x" for number in range(33)), "33 labels are given"),
     ],
 )
-def test_labels_that_are_wrong(labels: tuple[str, ...], words: str) -> None:
+def test_wrong_labels_are_refused(labels: tuple[str, ...], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         BookieOptions(labels=labels)
+
+
+# -- constants beside the options -------------------------------------------------------------------------------------
+
+
+def test_constants_give_way_to_options() -> None:
+    found = tuned(ClientOptions(in_flight_bytes_max=1000, takeover_timeout_s=90.0))
+    assert (found.batch_bytes_max, found.recovery_timeout_s) == (1000, 90.0)
+    assert tuned(found) is found
+
+
+def test_constants_are_set_by_no_configuration() -> None:
+    with pytest.raises(ConfigError, match="no such option: batch_bytes_max"):
+        load(ClientOptions, overrides={"batch_bytes_max": 4096})
+
+
+# Each is a question to every user. What nobody can choose better than we is a constant in a `...Tuning`, with its reason.
+# An option that is added takes the place of another one.
+OPTIONS_MAX = 90
+
+# Arguments of one verb, not settings of a program.
+ARGUMENTS = {"LogOptions", "CursorOptions"}
+
+
+def options_of(module: str) -> set[str]:
+    """The options that classes of this module define, as `Class.name`."""
+    found = set()
+    for name, each in vars(importlib.import_module(module)).items():
+        if inspect.isclass(each) and attrs.has(each) and each.__module__ == module and name.endswith("Options"):
+            inherited = {field for base in each.__mro__[1:] if attrs.has(base) for field in attrs.fields_dict(base)}
+            own = attrs.fields_dict(each).keys() - inherited if name not in ARGUMENTS else set()
+            found |= {f"{name}.{field}" for field in own}
+    return found
+
+
+def modules() -> list[str]:
+    """All modules of replog by name, without those of `replog.spark` where pyspark is missing."""
+    has_spark = importlib.util.find_spec("pyspark") is not None
+    here = pkgutil.walk_packages(replog.__path__, "replog.", onerror=lambda name: None)
+    names = [each.name for each in here if "__main__" not in each.name]
+    return [name for name in names if has_spark or not name.startswith("replog.spark")]
+
+
+def test_there_are_few_options() -> None:
+    found = set().union(*map(options_of, modules()))
+    assert {"ClientOptions.add_timeout_s", "TlsOptions.tls_ca_file", "LMDBOptions.map_bytes_max"} <= found
+    assert len(found) <= OPTIONS_MAX, sorted(found)

@@ -50,7 +50,7 @@ async def served_names(directory: Path) -> set[str]:
         return set(METRIC.findall(generate_latest(registry).decode()))
 
 
-async def test_dashboard_and_alerts_name_metrics_that_are_served(tmp_path: Path) -> None:
+async def test_dashboard_and_alerts_name_served_metrics(tmp_path: Path) -> None:
     served = await served_names(tmp_path)
     for name in ("grafana-dashboard.json", "prometheus-alerts.yaml"):
         named = set(METRIC.findall((FILES / name).read_text(encoding="utf-8")))
@@ -83,7 +83,7 @@ def test_dashboard_panels_have_their_own_places() -> None:
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
-def test_alerts_have_what_prometheus_asks_for() -> None:
+def test_alerts_have_the_parts_required_by_prometheus() -> None:
     rules: dict[str, Any] = yaml.safe_load((FILES / "prometheus-alerts.yaml").read_text(encoding="utf-8"))
     for alert in rules["groups"][0]["rules"]:
         assert {"alert", "expr"} <= alert.keys() <= {"alert", "expr", "for"}

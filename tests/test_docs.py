@@ -1,8 +1,8 @@
-"""Documented or red: hooks, errors and options are on a page, signatures are as they are in the code, and the code marked as
-runnable runs."""
+"""Documented or red: hooks, errors and options are on a page, and the code marked as runnable runs."""
 
-import ast
+import importlib.util
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -18,12 +18,16 @@ import replog.blocking
 import replog.metrics
 import replog.testing
 from replog import config, errors, hookspecs
-from replog.bookie.serving import ServedBookie
-from replog.client.administration import RemoteBookie
-from tests import forks
+from tests import forks, reference
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOR_CONTRIBUTORS = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted(ROOT.glob("tests/**/README.md")),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 # What is written as code: fenced blocks and `spans`.
@@ -49,6 +53,20 @@ SCRIPTS = [
 
 def is_documented(name: str) -> bool:
     return re.search(rf"\b{re.escape(name)}\b", CODE) is not None
+
+
+def test_the_page_on_stability_names_every_public_module() -> None:
+    """And only names that exist."""
+    page = (ROOT / "docs" / "reference" / "stability.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(replog(?:\.\w+)*)`", page))
+    public = {
+        f"replog.{each.name}"
+        for each in pkgutil.iter_modules(replog.__path__)
+        if hasattr(importlib.import_module(f"replog.{each.name}"), "__all__")
+    }
+    assert {"replog", "replog.errors", "replog.abc", "replog.results", "replog.testing"} <= named
+    assert {name for name in named if importlib.util.find_spec(name) is None} == set()
+    assert named <= public | {"replog", "replog.hookspecs"}
 
 
 def test_there_is_something_to_document() -> None:
@@ -93,12 +111,37 @@ def anchors_of(page: Path) -> set[str]:
 def test_links_between_files_lead_somewhere() -> None:
     """Also where Sphinx doesn't look: in README files and CONTRIBUTING.md."""
     dead = []
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", *(ROOT / "plugins").glob("*/README.md")]:
+    for page in [*PAGES, *FOR_CONTRIBUTORS]:
         for link in LINK.finditer(without_code(page)):
             target = page.parent / link["path"] if link["path"] else page
             if not target.exists() or (link["anchor"] and link["anchor"] not in anchors_of(target)):
                 dead.append(f"{page.relative_to(ROOT)}: {link[0]}")
     assert dead == []
+
+
+CELL_MAX = 200
+
+
+def cells_of(page: Path) -> Iterator[tuple[int, str]]:
+    """Each table cell with the number of its line."""
+    is_code = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        is_code ^= line.startswith("```")
+        if line.startswith("|") and not is_code:
+            for cell in re.split(r"(?<!\\)\|", line.strip("| ")):
+                yield number, cell.strip()
+
+
+def test_table_cells_are_short() -> None:
+    """A long cell is a text: it belongs above or below the table."""
+    pages = {page.relative_to(ROOT).as_posix(): page for page in [*PAGES, *FOR_CONTRIBUTORS]}
+    long_cells = [
+        f"{name}:{number} has {len(cell)} characters: {cell[:50]}"
+        for name, page in pages.items()
+        for number, cell in cells_of(page)
+        if len(cell) > CELL_MAX
+    ]
+    assert not long_cells, "\n".join(long_cells)
 
 
 # A test that a page names, as `failures/test_x.py::test_y`: below `tests/`.
@@ -115,7 +158,7 @@ def has_test(path: Path, name: str) -> bool:
     )
 
 
-def test_tests_that_pages_name_exist() -> None:
+def test_tests_named_on_pages_exist() -> None:
     missing = [f"{path}::{name}" for path, name in NAMED_TESTS if not has_test(ROOT / "tests" / path, name)]
     assert missing == []
 
@@ -134,7 +177,7 @@ def without_empty_lines(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    ["src/replog_sqlite/__init__.py", "src/replog_sqlite/database.py", "pyproject.toml", "tests/test_exam.py"],
+    ["src/replog_sqlite/__init__.py", "src/replog_sqlite/database.py", "pyproject.toml", "tests/test_conformance.py"],
 )
 def test_the_tutorial_shows_the_plugin_as_it_is_and_all_of_it(name: str) -> None:
     """Empty lines apart, of which there are fewer between the parts."""
@@ -143,74 +186,26 @@ def test_the_tutorial_shows_the_plugin_as_it_is_and_all_of_it(name: str) -> None
     assert without_empty_lines(shown) == without_empty_lines((ROOT / "plugins" / path).read_text(encoding="utf-8"))
 
 
-# -- signatures on docs/reference/api.md ------------------------------------------------------------------------------------
+# -- docs/reference/python ----------------------------------------------------------------------------------------------
 
-# Classes that have no public name of their own, by the heading under which the page shows their methods.
-UNNAMED_CLASSES = {"Bookies, wherever they run": RemoteBookie, "Embedded bookies": ServedBookie}
+NOUNS = sorted(page for page in reference.PAGES.glob("*.md") if page.stem != "index")
+
+
+@pytest.mark.parametrize("page", NOUNS, ids=lambda page: page.stem)
+def test_a_page_of_the_reference_begins_with_sentences_and_an_example(page: Path) -> None:
+    heading, words, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    assert heading.startswith("# ")
+    assert 2 <= len(re.findall(r"\.(?=\s|$)", words)) <= 4, words
+    assert "<!-- run -->" in page.read_text(encoding="utf-8").partition(words)[2].partition("```{eval-rst}")[0]
+
+
+def test_pages_of_the_reference_have_no_table_by_hand() -> None:
+    """What a name means is written in its docstring, and nowhere else."""
+    assert [page.stem for page in NOUNS if any(cells_of(page))] == []
+
 
 # Trio's own way to tell that a task has started: `nursery.start` passes it, callers never do.
 PASSED_BY_TRIO = {"task_status"}
-
-HEADING = re.compile(r"^#+ (?:`(?P<shown>[^`]+)`|(?P<words>.*))$")
-FIRST_CELL = re.compile(r"^\|(?P<cell>(?: *`[^`|]+`,?)+) *\|")
-SHOWN_CALL = re.compile(r"(?P<awaits>await )?(?P<path>[\w.]+)(?P<arguments>\(.*\))?")
-
-
-@attrs.frozen
-class Shown:
-    """A call as the page shows it, and what it names."""
-
-    text: str
-    awaits: bool
-    arguments: str
-    target: object
-
-
-def named(path: str) -> object:
-    found: object = replog
-    for word in path.split(".")[1:]:
-        found = getattr(found, word)
-    return found
-
-
-def shown_calls() -> Iterator[Shown]:
-    owner: object = None
-    for line in (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8").splitlines():
-        if heading := HEADING.match(line):
-            spans = [heading["shown"]] if heading["shown"] else []
-            owner = UNNAMED_CLASSES.get(heading["words"], owner)
-        else:
-            row = FIRST_CELL.match(line)
-            spans = re.findall(r"`([^`]+)`", row["cell"]) if row else []
-        for span in spans:
-            call = SHOWN_CALL.fullmatch(span)
-            assert call, span
-            target = named(call["path"]) if call["path"].startswith("replog.") else None
-            if heading and inspect.isclass(target):
-                owner = target
-            if call["arguments"] and call["arguments"] != "(...)":
-                found = target or inspect.getattr_static(owner, call["path"])
-                yield Shown(span, bool(call["awaits"]), call["arguments"], found)
-
-
-SHOWN_CALLS = list(shown_calls())
-
-
-def documented_parameters(arguments: str) -> list[tuple[str, str, object]]:
-    """Name, kind and default of each parameter; `...` stands for any default, EMPTY for none."""
-    parsed = ast.parse(f"def shown{arguments}: pass").body[0]
-    assert isinstance(parsed, ast.FunctionDef)
-    spelled = parsed.args
-
-    def value(default: ast.expr | None) -> object:
-        names = {"__builtins__": {}, **{name: getattr(replog, name) for name in replog.__all__}}
-        return inspect.Parameter.empty if default is None else eval(ast.unparse(default), names)
-
-    positional = [*spelled.posonlyargs, *spelled.args]
-    defaults = [None] * (len(positional) - len(spelled.defaults)) + list(spelled.defaults)
-    found = [(each.arg, "positional", value(default)) for each, default in zip(positional, defaults, strict=True)]
-    keywords = zip(spelled.kwonlyargs, spelled.kw_defaults, strict=True)
-    return found + [(each.arg, "keyword", value(default)) for each, default in keywords]
 
 
 def real_parameters(target: object) -> list[tuple[str, str, object]]:
@@ -227,30 +222,6 @@ def real_parameters(target: object) -> list[tuple[str, str, object]]:
         for each in inspect.signature(target).parameters.values()
         if each.name != "self" and each.name not in PASSED_BY_TRIO and each.kind in kinds
     ]
-
-
-def test_the_page_shows_calls() -> None:
-    targets = {shown.target for shown in SHOWN_CALLS}
-    assert {replog.embed, replog.connect, replog.Quorum, vars(replog.Client)["write_log"]} <= targets
-
-
-def test_signatures_on_the_page_are_those_of_the_code() -> None:
-    """Names, order, kinds and defaults."""
-    wrong = []
-    for shown in SHOWN_CALLS:
-        documented, real = documented_parameters(shown.arguments), real_parameters(shown.target)
-        agreed = len(documented) == len(real) and all(
-            there[:2] == here[:2] and (there[2] is ... or there[2] == here[2])
-            for there, here in zip(documented, real, strict=True)
-        )
-        if not agreed:
-            wrong.append(f"{shown.text}: the code has {real}")
-    assert wrong == []
-
-
-def test_calls_on_the_page_are_awaited_if_the_code_is_async() -> None:
-    wrong = [shown.text for shown in SHOWN_CALLS if inspect.iscoroutinefunction(shown.target) is not shown.awaits]
-    assert wrong == []
 
 
 @pytest.mark.parametrize("name", ["Client", "LogWriter", "LedgerWriter", "LogReader", "LedgerReader"])

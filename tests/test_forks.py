@@ -32,7 +32,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_it_does_what_a_new_interpreter_does(name: str, tmp_path: Path) -> None:
+def test_fork_acts_like_a_new_interpreter(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(PROGRAMS[name]), "first", "second"]
     environment = {"MADE": "here"}
     real = subprocess.run(command, input=b"given", capture_output=True, cwd=tmp_path, env=environment, timeout=60)
@@ -67,7 +67,7 @@ def test_it_is_stopped_and_killed_while_others_run() -> None:
         assert other.returncode == 3
 
 
-def test_only_what_spark_starts_is_forked_for_it() -> None:
+def test_only_processes_of_spark_are_forked_for_it() -> None:
     """The session of Spark sets variables that each process has that a later test of the same worker starts."""
     environment = {spark_forks.VARIABLE: "/nobody/listens", "PYTHONPATH": str(spark_forks.STAND_IN)}
     ours = subprocess.run([sys.executable, "-m", "this"], capture_output=True, env=environment, timeout=60)

@@ -80,7 +80,7 @@ def test_import_allocates_no_large_block() -> None:
     assert int(str(answer["peak"])) - int(str(answer["kept"])) < 4 << 20
 
 
-@pytest.mark.parametrize(("asks", "is_mapped"), [("", True), ("replog.keep_freed_memory()", False)])
+@pytest.mark.parametrize(("asks", "is_mapped"), [("", True), ("replog.runtime.platform.keep_freed_memory()", False)])
 def test_large_blocks_are_mapped_unless_a_program_asks(asks: str, is_mapped: bool) -> None:
     steps = f"import json, replog\n{asks}\nbefore = mapped_bytes()\nblock = bytes(8 << 20)\nafter = mapped_bytes()"
     answer = answer_of(f"{MAPPED}\n{steps}\nprint(json.dumps({{'before': before, 'after': after}}))")
@@ -100,7 +100,7 @@ def test_large_blocks_are_mapped_unless_a_program_asks(asks: str, is_mapped: boo
         few=2,
     ),
 )
-def test_command_starts_without_what_only_others_use(command: str, tmp_path: Path) -> None:
+def test_command_starts_without_imports_of_other_commands(command: str, tmp_path: Path) -> None:
     """Hundreds of milliseconds of each start, and of each bookie of a cluster on one machine."""
     script = (
         "import atexit, json, os, sys\n"

@@ -48,7 +48,7 @@ async def test_damaged_copy_is_replaced_within_one_audit_cycle(storage: str, pas
             flip(disks[1], b"needle 0017 ")
             flip(disks[1], b"needle 0030 ")
             assert len(await victim.scrub()) == 2
-            report = await client.audit()
+            report = await client.admin.audit()
             assert report.under_replicated == 1
             (torn,) = report.damaged
             assert (torn.ledger_id, torn.bookie_id) == (writer.ledger_id, victim.server.bookie_id)
@@ -66,7 +66,7 @@ async def mended(client: replog.Client) -> None:
     """Repairs as a service does, until an audit finds nothing."""
     async with trio.open_nursery() as nursery:
 
-        def reported(report: replog.AuditReport) -> None:
+        def reported(report: replog.results.AuditReport) -> None:
             if not report.under_replicated:
                 nursery.cancel_scope.cancel()
 

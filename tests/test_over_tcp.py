@@ -17,12 +17,15 @@ from replog.abc import Authenticator, RequestHandler, Storage
 from replog.backends import memory
 from replog.bookie.serving import ServedBookie, Way, open_storage, serving
 from replog.config import BackendURL, BookieOptions, ClientOptions
+from replog.config.bookie import BookieTuning
+from replog.config.client import ClientTuning
 from replog.errors import StorageFailedError
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp import TcpOptions, TcpTransport
+from replog.transports.tcp.options import TcpTuning
 from tests.kit import FaultyStorage, Wire, read_ledger
 
 THREE = Quorum(3, 3, 2)
@@ -71,7 +74,7 @@ class WiredTcp(TcpTransport):
     """TCP, with a wire before the bookie."""
 
     def __init__(self, wire: Wire) -> None:
-        super().__init__(TcpOptions(drain_timeout_s=1.0))
+        super().__init__(TcpTuning(drain_timeout_s=1.0))
         self._wire = wire
 
     @asynccontextmanager
@@ -114,7 +117,7 @@ async def remote_cluster(name: str) -> AsyncIterator[Cluster]:
 
 async def test_a_slow_bookie_does_not_slow_down_readers(patient_clock: trio.testing.MockClock) -> None:
     """D2: after `speculative_read_after_s` the next bookie is asked as well, and then preferred."""
-    options = ClientOptions(speculative_read_after_s=0.5, read_timeout_s=20.0, add_timeout_s=10.0)
+    options = ClientTuning(speculative_read_after_s=0.5, read_timeout_s=20.0, add_timeout_s=10.0)
     async with remote_cluster("slow") as world:
         async with replog.connect(world.metastore, options=options, quorum=THREE) as client:
             async with client.create_ledger() as writer:
@@ -129,7 +132,7 @@ async def test_a_slow_bookie_does_not_slow_down_readers(patient_clock: trio.test
             await trio.sleep(15.0)  # what it was asked has passed its wire: it is not slow for the next reader
 
 
-async def test_a_bookie_that_restarts_at_another_port_is_found_again(patient_clock: trio.testing.MockClock) -> None:
+async def test_bookie_is_found_again_when_it_restarts_at_another_port(patient_clock: trio.testing.MockClock) -> None:
     async with remote_cluster("restarting") as world:
         options = ClientOptions(add_timeout_s=2.0)
         async with replog.connect(world.metastore, options=options, quorum=Quorum(3, 3, 3)) as client:
@@ -146,17 +149,17 @@ async def test_a_bookie_that_restarts_at_another_port_is_found_again(patient_clo
                         async with client.create_ledger() as writer:
                             await writer.append(b"y")
                         break
-                    except replog.NotEnoughBookiesError:
+                    except replog.errors.NotEnoughBookiesError:
                         await trio.sleep(1)
 
 
-async def test_failed_disks_are_told_over_tcp_with_their_cause(patient_clock: trio.testing.MockClock) -> None:
+async def test_failed_disks_are_reported_over_tcp_with_their_cause(patient_clock: trio.testing.MockClock) -> None:
     """B10: two of three: no ack quorum is left, and nobody waits for a deadline to learn it."""
     broken = StorageFailedError("could not sync /disk/journal-7: [Errno 5] Input/output error (EIO)", "Replace it")
     async with remote_cluster("failing") as world:
         options = ClientOptions(add_timeout_s=60.0, add_quorum_timeout_s=60.0)
         async with replog.connect(world.metastore, options=options, quorum=THREE) as client:
-            with pytest.raises(replog.NotEnoughBookiesError, match="EIO") as failed:
+            with pytest.raises(replog.errors.NotEnoughBookiesError, match="EIO") as failed:
                 async with client.create_ledger() as writer:
                     await writer.append(b"0")
                     world.bookies[0].storage.commit_error = broken
@@ -171,7 +174,7 @@ async def test_failed_disks_are_told_over_tcp_with_their_cause(patient_clock: tr
             assert str(broken) in str(root)
 
 
-async def test_clients_and_bookies_that_are_left_leave_no_sockets(patient_clock: trio.testing.MockClock) -> None:
+async def test_exited_clients_and_bookies_leave_no_sockets(patient_clock: trio.testing.MockClock) -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
@@ -193,7 +196,7 @@ def bytes_below(directory: Path) -> int:
 async def test_space_of_trimmed_segments_is_freed_during_appends(tmp_path: Path) -> None:
     """B6: bookies elsewhere are told of deleted ledgers. None of them looks for garbage by itself in this time."""
     metastore, journal_file_bytes = MemoryMetastore(), 1 << 20
-    options = BookieOptions(garbage_collection_interval_s=1e9)
+    options = BookieTuning(garbage_collection_interval_s=1e9)
     clients = ClientOptions(roll_bytes=journal_file_bytes)
     storages: list[Storage] = []
     async with AsyncExitStack() as stack:

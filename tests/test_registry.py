@@ -55,7 +55,7 @@ def test_the_built_ins_are_plugins_and_open_by_url() -> None:
 
 
 @pytest.mark.parametrize("builtin", module._BUILTINS, ids=lambda builtin: builtin[0])
-def test_every_built_in_offers_something_and_says_what(builtin: tuple[str, str, str]) -> None:
+def test_every_built_in_describes_its_offer(builtin: tuple[str, str, str]) -> None:
     name, _, extra = builtin
     plugins = [each for each in registry().plugins() if each.name == name]
     assert plugins or extra, "only a plugin that needs an extra may be missing"
@@ -92,7 +92,7 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(("scheme", "package"), [("etcd", "replog-etcd"), ("sqlite", "replog-sqlite")])
-def test_the_scheme_of_an_absent_plugin_says_what_to_install(scheme: str, package: str) -> None:
+def test_scheme_of_an_absent_plugin_names_the_package(scheme: str, package: str) -> None:
     with pytest.raises(PluginNotFoundError, match=f"pip install '{package}'"):
         registry().open_metastore(f"{scheme}:x")
 
@@ -217,7 +217,7 @@ def test_a_scheme_claimed_twice_names_both() -> None:
     registry(one=one, other=offering(Backend("x", lambda rest, options: RandomPlacement()), hook="replog_placements"))
 
 
-def test_what_a_plugin_opens_is_checked() -> None:
+def test_opened_object_of_a_plugin_is_checked() -> None:
     async def later() -> Metastore:
         return MemoryMetastore()
 
@@ -299,7 +299,7 @@ def test_plugins_give_labels() -> None:
         (lambda: 1 // 0, "raised ZeroDivisionError"),
     ],
 )
-def test_labels_of_a_plugin_that_are_wrong(labels: Callable[[], object], words: str) -> None:
+def test_wrong_labels_of_a_plugin_are_refused(labels: Callable[[], object], words: str) -> None:
     with pytest.raises(PluginConflictError, match=words):
         registry(cloud=labelling(lambda: {"zone": "a"}), other=labelling(labels)).bookie_labels()
 
@@ -335,7 +335,7 @@ def observing(observer: Callable[..., object]) -> SimpleNamespace:
     return SimpleNamespace(replog_observe=hookimpl(observer))
 
 
-def test_observers_are_told() -> None:
+def test_observers_are_called() -> None:
     told: list[object] = []
 
     def with_event(event: object) -> None:
@@ -351,7 +351,7 @@ def test_observers_are_told() -> None:
     registry().observe(EVENT)  # nobody is fine
 
 
-def test_a_raising_observer_is_reported_once_and_stops_nobody() -> None:
+def test_raising_observer_is_reported_once_and_stops_no_writer() -> None:
     told: list[object] = []
 
     def broken(event: object) -> None:

@@ -1,27 +1,36 @@
 """What the README promises of three disks: one may fail, and be replaced by an empty one."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 import replog
-from replog.abc import Mutation, Storage
+from replog.abc import Storage
+from replog.bookie.groups import SyncedByKernel
 from replog.client.membership import Membership
+from replog.config.client import ClientTuning
 from replog.errors import StorageFailedError
 
 
 def break_storage(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = type(storage).commit
+    """Both ways to the disk: which one a lone append takes depends on the bookie's place in the ensemble."""
+    kind = type(storage)
 
-    def broken(self: Storage, mutations: Sequence[Mutation]) -> None:
-        if self is storage:
-            raise StorageFailedError("the disk is gone", "replace it")
-        commit(self, mutations)
+    def broken(work: Callable[..., Any]) -> Callable[..., Any]:
+        def fail(self: Storage, *arguments: object) -> Any:
+            if self is storage:
+                raise StorageFailedError("the disk is gone", "replace it")
+            return work(self, *arguments)
 
-    monkeypatch.setattr(type(storage), "commit", broken)
+        return fail
+
+    monkeypatch.setattr(kind, "commit", broken(kind.commit))
+    if issubclass(kind, SyncedByKernel):
+        monkeypatch.setattr(kind, "begin_commit", broken(kind.begin_commit))
 
 
 def heard_of_failure(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
@@ -39,7 +48,7 @@ def heard_of_failure(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
 async def test_a_log_goes_on_without_a_disk_and_with_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disks = [tmp_path / name for name in ("one", "two", "three")]
     with trio.fail_after(60):
-        patient = replog.ClientOptions(bookie_retry_after_s=60.0)  # who failed is left alone until the end of this
+        patient = ClientTuning(bookie_retry_after_s=60.0)  # who failed is left alone until the end of this
         async with replog.embed(disks, options=patient) as client:
             async with client.write_log("log") as log:
                 await log.append(b"with three")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.state_machines import MACHINES, PAGE, ROOT, Machine, names, page
 
+ENDLESS = {"Member", "Pacing"}  # they end with what they belong to
 each_machine = pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 
 
@@ -53,7 +54,9 @@ def test_every_stage_can_be_reached(machine: Machine) -> None:
     assert reached == set(machine.stages)
 
 
-@each_machine
+@pytest.mark.parametrize(
+    "machine", [each for each in MACHINES if each.name not in ENDLESS], ids=lambda machine: machine.name
+)
 def test_a_machine_ends_only_where_its_table_says_so(machine: Machine) -> None:
     """From each stage there is a way to one that ends the machine: nothing is a trap."""
     ends = {stage for stage in machine.stages if all(one is not stage for one, _ in machine.transitions)}

@@ -6,7 +6,6 @@ One test for each rule: it looks at every file, and lists all that break the rul
 import ast
 import importlib
 import inspect
-import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import attrs
 import pytest
+
+from tests.reference import documented
 
 ROOT = Path(__file__).parent.parent
 COMMITTED_BYTES_MAX = 1 << 20
@@ -24,7 +25,7 @@ PLUGIN_SOURCES = [
 ]
 
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 600
 ABBREVIATIONS = {"lac", "lap", "qw", "qa", "aq", "wq"}
 
 # What speaks to people on standard output.
@@ -32,7 +33,8 @@ MAY_PRINT = ("replog/cli", "replog/demo")
 
 # Where any error at all is caught without being raised again, and why that is right there.
 MAY_CATCH_EVERYTHING: dict[str, str] = {
-    "replog/aio/turns.py": "whatever a call raises ends the run, and what is not an Exception the event loop, too",
+    "replog/runtime/loggers.py": "a handler of the program's, which is to harm nothing of replog's: shown as handlers show it",
+    "replog/aio/call_soon.py": "whatever a call raises ends the run, and what is not an Exception the event loop, too",
     "replog/aio/host.py": "whatever a call raises is raised again in the task that called",
     "replog/backends/files/maintenance.py": "its thread must not die unheard: the storage stops, and says why",
     "replog/blocking/portal.py": "whatever a call raises is raised again in the thread that called",
@@ -40,10 +42,10 @@ MAY_CATCH_EVERYTHING: dict[str, str] = {
     "replog/metastores/zookeeper/driver.py": "kazoo's thread must not die unheard: the session ends, says why, and is begun anew",
     "replog/runtime/nursery.py": "the body's own exception is raised again, once the nursery is left",
     "replog/registry/registry.py": "an observer is other people's code: it is left out with a warning, and must not stop a log",
-    "replog/testing/storage_exam/background.py": "whatever a call raises is raised again where its result is asked for",
+    "replog/testing/storage_conformance/background.py": "whatever a call raises is raised again where its result is asked for",
 }
 
-# What a plugin may know of replog; `testing` for its exams.
+# What a plugin may know of replog; `testing` for its conformance suites.
 SEAMS = {"replog.errors", "replog.protocol", "replog.abc", "replog.hookspecs", "replog.testing"}
 
 PUBLIC_MODULES = (
@@ -55,6 +57,7 @@ PUBLIC_MODULES = (
     "replog.errors",
     "replog.hookspecs",
     "replog.metrics",
+    "replog.results",
     "replog.spark",
     "replog.testing",
 )
@@ -143,6 +146,18 @@ def catches_everything(handler: ast.ExceptHandler) -> bool:
         each is None or (isinstance(each, ast.Name) and each.id in {"Exception", "BaseException"}) for each in caught
     )
     return broad and not isinstance(handler.body[-1], ast.Raise)
+
+
+def test_only_loggers_of_replog_are_used() -> None:
+    """A handler that appends to replog would otherwise hang it (`replog.runtime.loggers`). A command has no such handlers."""
+    allowed = {"replog/runtime/loggers.py", "replog/cli/serving/log_lines.py"}
+    found = {
+        name
+        for name in SOURCES
+        for each in nodes(name)
+        if isinstance(each, ast.Attribute) and each.attr == "getLogger" and name not in allowed
+    }
+    assert_none(found)
 
 
 def test_errors_are_caught_by_name() -> None:
@@ -260,7 +275,7 @@ def of_one_system(found: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
                 yield node.lineno, text
 
 
-def test_only_two_modules_name_what_not_every_system_has() -> None:
+def test_only_two_modules_name_system_specific_calls() -> None:
     assert all(list(of_one_system(nodes(name))) for name in SEAMS_OF_SYSTEMS), "the test sees nothing"
     found = [
         f"{name}:{line}: {what}"
@@ -274,17 +289,18 @@ def test_only_two_modules_name_what_not_every_system_has() -> None:
 # -- classes ------------------------------------------------------------------------------------------------------
 
 METHODS_MAX = 20
-ATTRIBUTES_MAX = 15
+ATTRIBUTES_MAX = 16
 
 # Classes that are still too large, and where they get smaller. The test fails once an entry has become needless.
-TOO_LARGE: dict[str, str] = {}
+TOO_LARGE: dict[str, str] = {
+    "replog.client.entry_writer.EntryWriter": "what ledgers, logs and Spark write with: how it ends can become a part of its own",
+}
 
 # Classes that inherit from the only other class that nobody else inherits from, and why.
 INHERITS_ALONE: dict[str, str] = {}
 
-# Whose public names docs/reference/api.md lists, and those that it shows under another heading.
-API_PAGE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
-LISTED = set(re.findall(r"replog\.(?:\w+\.)*([A-Z]\w+)", API_PAGE)) | {"RemoteBookie", "ServedBookie"}
+# Classes whose public names docs/reference/python documents.
+LISTED = {name.rpartition(".")[2] for name in documented()}
 
 
 @attrs.frozen

@@ -22,6 +22,7 @@ from replog.backends import memory
 from replog.bookie.garbage import collect_garbage
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
 from replog.registry import Registry
@@ -64,7 +65,7 @@ async def place(url: str, times: int) -> AsyncIterator[Place]:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(metastore.aclose)
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-"))
-        options = BookieOptions(storage="memory", garbage_collection_interval_s=1e6)
+        options = BookieTuning(storage="memory", garbage_collection_interval_s=1e6)
         await stack.enter_async_context(replog.embed(directory, metastore=metastore, bookie_options=options))
         counted = FaultyMetastore(metastore)  # what the client asks for, not the bookie
         client = await stack.enter_async_context(replog.connect(counted, quorum=_ONE))

@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from tests.servers import zookeeper
 from tests.servers.processes import HOST, Server, free_port
 
 _HEAP_MB = 512  # of ZooKeeper's
+_MEMBERS = 3
 
 
 @attrs.frozen
@@ -84,10 +85,28 @@ def _is_listening(port: int) -> bool:
         return trial.connect_ex((HOST, port)) == 0
 
 
+def _serve_quorum(directory: Path) -> Iterator[str]:
+    """Three processes, each with a member and a bookie that nobody uses, on one disk."""
+    addresses = [f"{HOST}:{free_port()}" for _ in range(_MEMBERS)]
+    command = [sys.executable, "-m", "replog.cli", "bookie", "--log-format", "json", "--peers", ",".join(addresses)]
+    with ExitStack() as stack:
+        servers = []
+        for number, address in enumerate(addresses):
+            place = directory / f"m{number}"
+            place.mkdir()
+            own = [*command, "--listen", address, "--data", str(place / "data")]
+            servers.append(stack.enter_context(closing(_Killed(Server(f"m{number}", own, place, {})))).server)
+            servers[-1].launch()
+        for server in servers:
+            server.wait_until(lambda server=server: '"serving"' in server.log(), "it serves")  # type: ignore[misc]
+        yield f"quorum:{','.join(addresses)}/replog"
+
+
 LMDB = Kind("LMDB", _serve_lmdb)
 ZOOKEEPER = Kind("ZooKeeper", _serve_zookeeper, zookeeper.missing)
 ETCD = Kind("etcd", _serve_etcd, _etcd_is_missing)
-KINDS = (LMDB, ZOOKEEPER, ETCD)
+QUORUM = Kind("quorum", _serve_quorum)
+KINDS = (LMDB, ZOOKEEPER, ETCD, QUORUM)
 
 
 @cache

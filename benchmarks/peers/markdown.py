@@ -112,18 +112,18 @@ def _told_apart(results: Results) -> list[str]:
 
 
 def _promises(results: Results) -> list[str]:
-    rows = []
+    rows, settings = [], []
     for each in [one for one in results.candidates if not one.missing]:
         promise = each.promise
         synced = "yes" if promise.is_synced else "**no**"
-        copies = f"{promise.confirmed_by} of {promise.copies}"
-        rows.append((each.title, each.version, copies, synced, promise.words.replace("\n", " ").replace("|", "\\|")))
+        rows.append((each.title, each.version, f"{promise.confirmed_by} of {promise.copies}", synced))
+        settings.append(f"- **{each.title}**: {' '.join(promise.words.split())}")
     words = (
         "What is true of an entry when its writer hears that it is confirmed: on how many nodes it is, and whether it is on "
         "their disks then. Systems that don't sync first are marked with an asterisk below."
     )
-    heading = ("system", "version", "confirmed by", "on disk", "settings")
-    return ["## What each promises", words, _table(heading, rows)] if rows else []
+    table = _table(("system", "version", "confirmed by", "on disk"), rows)
+    return ["## What each promises", words, table, "Settings:", "\n".join(settings)] if rows else []
 
 
 def _throughput(results: Results) -> list[str]:

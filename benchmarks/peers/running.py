@@ -31,7 +31,7 @@ _ROOT = Path(__file__).parents[2]
 Say = Callable[[str], None]
 
 
-class Surroundings(Protocol):
+class Environment(Protocol):
     """What a measurement may be disturbed by."""
 
     def raw_p50_us(self) -> float:
@@ -66,11 +66,11 @@ class Asked:
 class Runner:
     """`results` has all that was measured so far, whenever one looks."""
 
-    def __init__(self, directory: Path, asked: Asked, surroundings: Surroundings, results: Results, say: Say) -> None:
+    def __init__(self, directory: Path, asked: Asked, environment: Environment, results: Results, say: Say) -> None:
         self.results = results
         self._directory = directory
         self._asked = asked
-        self._surroundings = surroundings
+        self._environment = environment
         self._say = say
 
     def round(self, number: int, systems: Sequence[System]) -> Iterator[None]:
@@ -140,11 +140,11 @@ class Runner:
         return sum(each == (number, system.name, task) for each in found)
 
     def _attempt(self, number: int, system: System, running: Running, task: Task, directory: Path) -> Measurement:
-        limits, before_us = self._asked.limits, self._surroundings.raw_p50_us()
+        limits, before_us = self._asked.limits, self._environment.raw_p50_us()
         busy = Noise(before_us, before_us, 0.0).exceeds(limits)
         if busy:
             return Measurement(system.name, number, task, "not quiet", words=f"{busy}, before")
-        foreign = self._surroundings.foreign()
+        foreign = self._environment.foreign()
         try:
             with deadline(_DEADLINE_S):
                 figures = carry_out(running, task, self._asked.scale)
@@ -155,7 +155,7 @@ class Runner:
                 raise  # all of them can append, and replog can do everything: something is wrong
             return Measurement(system.name, number, task, "not measured", words=self._words(str(error)))
         cpus = foreign()
-        noise = Noise(before_us, self._surroundings.raw_p50_us(), cpus)
+        noise = Noise(before_us, self._environment.raw_p50_us(), cpus)
         words = noise.exceeds(limits) or ""
         return Measurement(system.name, number, task, "not quiet" if words else "good", figures, noise, words)
 

@@ -17,6 +17,7 @@ from replog.backends.files.storage import open_storage
 from replog.config import BookieOptions
 from replog.hookspecs import Backend, hookimpl
 from replog.registry import Registry
+from replog.runtime.platform import keep_freed_memory
 
 
 class SlowDisk(Disk):
@@ -49,7 +50,7 @@ class SlowFiles:
 
 async def _serve(arguments: Sequence[str]) -> None:
     directory, metastore, storage, listen, sync_s = arguments
-    options = BookieOptions(storage=storage, listen=(listen,), commit_inline_when_idle=True)
+    options = BookieOptions(storage=storage, listen=(listen,))
     registry = Registry({"slow-files": SlowFiles(float(sync_s))})
     lines = trio.wrap_file(sys.stdin)
     async with replog.embed(
@@ -63,5 +64,5 @@ async def _serve(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    replog.keep_freed_memory()  # as `replog bookie serve` does
+    keep_freed_memory()  # as `replog bookie serve` does
     trio.run(_serve, sys.argv[1:])

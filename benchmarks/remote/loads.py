@@ -10,6 +10,7 @@ from benchmarks.figures import Figures, clock, percentiles
 from benchmarks.loads import WARM_UP_SHARE
 from benchmarks.remote.place import RemotePlace
 from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 
 
 def append_to_ledgers(place: RemotePlace, seconds: float, entry_bytes: int, ledgers: int) -> Figures:
@@ -56,7 +57,7 @@ def push_in_flight(place: RemotePlace, seconds: float, entry_bytes: int, in_flig
 
 async def _push_in_flight(place: RemotePlace, seconds: float, data: bytes, in_flight: int) -> Figures:
     budget = len(data) * in_flight
-    options = ClientOptions(in_flight_bytes_max=budget, batch_bytes_max=min(1 << 20, budget))
+    options = ClientTuning(in_flight_bytes_max=budget, batch_bytes_max=min(1 << 20, budget))
     async with place.client(options) as client, client.create_ledger() as writer:
         pushed, depth, meter, deadline = 0, 0.0, place.meter(), clock() + seconds
         while not pushed or clock() < deadline:

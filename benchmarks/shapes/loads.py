@@ -12,13 +12,13 @@ from benchmarks.figures import Figures, clock, percentiles
 from benchmarks.loads import WARM_UP_SHARE
 from benchmarks.setting import NotMeasured
 from benchmarks.shapes.places import AnyPlace
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.protocol.quorum import Quorum
 
 KIB = 1 << 10
 IN_FLIGHT = 1000
 _ENTRIES_PER_CALL = 1000
-OPTIONS = ClientOptions(in_flight_bytes_max=IN_FLIGHT * KIB, batch_bytes_max=IN_FLIGHT * KIB, roll_bytes=None)
+OPTIONS = ClientTuning(in_flight_bytes_max=IN_FLIGHT * KIB, batch_bytes_max=IN_FLIGHT * KIB, roll_bytes=None)
 
 Writer = replog.LedgerWriter | replog.LogWriter
 

@@ -50,7 +50,7 @@ class Embedded:
     async def client(self, options: ClientOptions | None = None) -> AsyncIterator[replog.Client]:
         """A client; its default quorum has all bookies. Nothing but spare files is left in the end of what was written."""
         storage = f"files?spare_files={self.spare_files}"
-        bookie_options = BookieOptions(storage=storage, commit_inline_when_idle=True)
+        bookie_options = BookieOptions(storage=storage)
         quorum = majority(len(self.directories))
         async with replog.embed(
             self.directories, options=options, bookie_options=bookie_options, quorum=quorum

@@ -76,8 +76,8 @@ async def _commit(client: replog.Client, job: str) -> float:
             await writer.append(b"row")
         ledger_ids.append(writer.ledger_id)
     began_s = time.perf_counter()
-    await client.append_ledgers(_LOG, ledger_ids, transaction=("query:of-the-benchmark", int(job)), job=job)
-    await client.sweep_log(_LOG)
+    await client.jobs.append_ledgers(_LOG, ledger_ids, transaction=("query:of-the-benchmark", int(job)), job=job)
+    await client.jobs.sweep(_LOG)
     return time.perf_counter() - began_s
 
 
@@ -85,7 +85,7 @@ async def measure(ledgers: int, killed: int, commits: int) -> None:
     """Prints one line for each figure."""
     with tempfile.TemporaryDirectory() as directory:
         async with replog.embed(Path(directory) / "wal", bookies=3, storage="memory") as client:
-            metastore = client._ledgers.records.metastore
+            metastore = client._opened.ledgers.records.metastore
             await _fill(metastore, ledgers, killed)
             calls = Calls(metastore)
             times, counts = [], []
@@ -124,7 +124,7 @@ async def measure_plans(segments: int) -> None:
     """Prints one line for each plan."""
     with tempfile.TemporaryDirectory() as directory:
         async with replog.embed(Path(directory) / "wal", bookies=3, storage="memory") as client:
-            metastore = client._ledgers.records.metastore
+            metastore = client._opened.ledgers.records.metastore
             calls = Calls(metastore)
             for name, size_bytes in _PLANNED.items():
                 contents = Contents(_ENTRIES, size_bytes, _SENT_MS, _SENT_MS + 1)

@@ -13,12 +13,14 @@ import trio
 from benchmarks.speed.setting import Case, Work
 from replog.abc import Reply, Storage
 from replog.bookie.server import BookieServer
-from replog.config import BackendURL, BookieOptions
+from replog.config import BackendURL
+from replog.config.bookie import BookieTuning
 from replog.protocol.batch import Batch, build
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import AddRequest, Response, Status
 from replog.protocol.mutations import PutBatch
 from replog.registry import Registry
+from replog.runtime.lent_thread import lent_thread
 
 STAMP = 1
 KEY = bytes(32)
@@ -58,9 +60,9 @@ class Requests:
         self._batches = Batches(entries, entry_bytes)
         self._ids = itertools.count(1)
 
-    def next(self, ledger_id: int, *, alone: bool) -> AddRequest:
+    def next(self, ledger_id: int) -> AddRequest:
         """The add of the next batch of this ledger."""
-        return AddRequest(next(self._ids), ledger_id, KEY, 1, self._batches.next(ledger_id), alone=alone)
+        return AddRequest(next(self._ids), ledger_id, KEY, 1, self._batches.next(ledger_id))
 
 
 class Answers:
@@ -95,7 +97,7 @@ def open_storage(scheme: str, directory: Path) -> Storage:
 async def _server(scheme: str, directory: Path) -> AsyncIterator[BookieServer]:
     storage = open_storage(scheme, directory)
     try:
-        server = BookieServer(storage, BookieOptions(commit_inline_when_idle=True), lambda event: None)
+        server = BookieServer(storage, BookieTuning(commit_inline_when_idle=True), lambda event: None)
         async with server.running():
             yield server
     finally:
@@ -104,17 +106,17 @@ async def _server(scheme: str, directory: Path) -> AsyncIterator[BookieServer]:
 
 @asynccontextmanager
 async def _add(scheme: str, directory: Path) -> AsyncIterator[Work]:
-    requests, answers, count = Requests(), Answers(), 100
+    requests, answers, count, lent = Requests(), Answers(), 100, lent_thread()
     async with _server(scheme, directory) as server:
 
         async def run(prepared: list[AddRequest]) -> None:
             for request in prepared:
                 expected = answers.count + 1
-                server.handle((request,), answers.reply)
+                lent.lend(lambda request=request: server.handle((request,), answers.reply))  # type: ignore[misc]
                 await answers.wait(expected)
 
         def prepare() -> list[AddRequest]:
-            return [requests.next(1, alone=True) for _ in range(count)]
+            return [requests.next(1) for _ in range(count)]
 
         yield Work(prepare, run, count)
 
@@ -131,7 +133,7 @@ async def _group(directory: Path) -> AsyncIterator[Work]:
                 await answers.wait(expected)
 
         def prepare() -> list[list[AddRequest]]:
-            return [[requests.next(ledger_id, alone=False) for ledger_id in range(ledgers)] for _ in range(rounds)]
+            return [[requests.next(ledger_id) for ledger_id in range(ledgers)] for _ in range(rounds)]
 
         yield Work(prepare, run, ledgers * rounds)
 

@@ -14,9 +14,9 @@ import trio.testing
 import replog
 from benchmarks.speed.counting import counting, holding
 from replog.backends.memory import forget
-from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.runtime.threads import Threads, use_threads
-from replog.testing.simulating.scheduling import seeded
+from replog.runtime.trio_private import seeded_order
 
 _WARM_UP = 3  # times that the work is done before it is counted: what is made once is made by then
 
@@ -47,7 +47,7 @@ def measure(case: Case, directory: Path) -> Figures:
     """What an entry costs: `calls`, `instructions` and `steps` (see `Counts`), the same each time. Of large entries also
     `held`, the same within a hundredth: how much memory was taken at most, in bytes for each byte of payload; an entry that
     is kept counts once, and each copy of it once more while it lives."""
-    with seeded(0):
+    with seeded_order(0):
         return trio.run(_measure, case, directory, clock=trio.testing.MockClock())
 
 
@@ -78,7 +78,7 @@ class _StillThreads(Threads):
 @asynccontextmanager
 async def embedded(directory: Path, bookies: int) -> AsyncIterator[replog.Client]:
     """A client with bookies that keep everything in memory, and forget it at the end."""
-    options = BookieOptions(storage="memory", commit_inline_when_idle=True)
+    options = BookieTuning(storage="memory", commit_inline_when_idle=True)
     try:
         async with replog.embed(directory, bookies=bookies, metastore="memory:", bookie_options=options) as client:
             yield client

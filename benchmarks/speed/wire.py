@@ -34,7 +34,7 @@ async def _add(entries: int, entry_bytes: int, directory: Path) -> AsyncIterator
             assert wire.decode_response(frame).request_id == request.request_id
 
     def prepare() -> list[AddRequest]:
-        return [requests.next(1, alone=True) for _ in range(_COUNT)]
+        return [requests.next(1) for _ in range(_COUNT)]
 
     yield Work(prepare, run, _COUNT, entries * entry_bytes if entries > 1 else 0)
 

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from benchmarks.figures import Figures, clock
 from benchmarks.setting import NotMeasured
 from replog.abc import Storage
+from replog.backends import files
+from replog.backends.files.options import FilesTuning
 from replog.config import BackendURL
 from replog.errors import ConfigError, PluginNotFoundError
 from replog.protocol.batch import BATCH_BYTES_MAX, FORMAT, HEADER, MAGIC, Batch, build, check_damage
@@ -41,13 +44,16 @@ class Kind:
     scheme: str
     has_journal_elsewhere: bool = False
 
-    def open(self, directory: Path, **options: object) -> Storage:
-        """The storage in this directory, made if it is new. Options that only the files storage has are left out for others."""
-        texts = {name: str(value) for name, value in options.items()} if self.scheme == "files" else {}
-        if self.has_journal_elsewhere:
-            texts["journal_dir"] = str(directory / "journal")
+    def open(self, directory: Path, **options: Any) -> Storage:
+        """The storage in this directory, made if it is new. Options and constants that only the files storage has are left out
+        for others."""
         directory.mkdir(exist_ok=True)
-        return _registry().open_storage(BackendURL(self.scheme, str(directory / "storage"), texts))
+        path = str(directory / "storage")
+        if self.scheme != "files":
+            return _registry().open_storage(BackendURL(self.scheme, path))
+        if self.has_journal_elsewhere:
+            options["journal_dir"] = str(directory / "journal")
+        return files.open_storage(path, FilesTuning(**options))
 
 
 FILES = Kind("files", "files")

@@ -1,25 +1,19 @@
 """Sphinx extension: the reference shows what is public, as docstrings have it.
 
-- Of clients, writers and readers it shows the members that `reference/api.md` lists, and no way to make one by hand.
+- A name is public if it does not begin with an underscore. Objects that verbs give show no way to make one by hand.
 - Indented lines of a docstring are code.
 - Names that a module imports when they are first used are there, like the others.
-- The names of `replog` come in the order in which `reference/api.md` has them.
+- Each option of an options class has an anchor, its default and its line of explanation.
 """
 
+import enum
 import importlib
 import re
-from pathlib import Path
 from typing import Any
 
+import attrs
 from sphinx.application import Sphinx
 
-API_PAGE = (Path(__file__).parents[1] / "reference" / "api.md").read_text(encoding="utf-8")
-
-# A name by which the page calls a method or an attribute: `await append(data)`, `last_add_confirmed`.
-LISTED = set(re.findall(r"`(?:await |async |with |for )*(?:\w+\.)*(\w+)[`(]", API_PAGE))
-
-# A heading without arguments: "### `replog.LogWriter`". Such objects are given, not made.
-GIVEN = set(re.findall(r"^#+ `replog\.([A-Z]\w+)`$", API_PAGE, re.MULTILINE))
 MODULES = [
     importlib.import_module(name)
     for name in (
@@ -28,38 +22,50 @@ MODULES = [
         "replog.aio",
         "replog.blocking",
         "replog.metrics",
+        "replog.results",
         "replog.spark",
         "replog.testing",
     )
 ]
 
+# Classes whose objects verbs give: programs do not make them. Nor do they make parts of results, which have no short name.
+GIVEN = {
+    *("Admin", "Client", "Cursor", "Cursors", "DigestType", "Jobs", "LedgerReader", "LedgerWriter", "LogReader"),
+    *("Entry", "EntryBatch", "LedgerMetadata", "LogMetadata", "LogWriter", "Record", "RecordBatch", "RunningMachine"),
+    *("RemoteBookie", "ServedBookie", *importlib.import_module("replog.results").__all__),
+}
 
 # What reStructuredText would take for markup, if an even number of backticks follows in the line.
 OUTSIDE_OF_CODE = re.compile(r"(?:[*|]|_(?=\W|$))(?=(?:[^`]*`[^`]*`)*[^`]*$)")
 
+# How the source of an `__init__` made by attrs names a default.
+WRITTEN_BY_ATTRS = re.compile(r"attr_dict\['(\w+)'\]\.default")
 
-def place_of(name: str) -> int:
-    """Where the page tells of a name of `replog`."""
-    found = re.search(rf"`(?:await )?replog\.{name}[`(\[]", API_PAGE)
-    return found.start() if found else len(API_PAGE)
-
-
-def skip_inner_members(app: Sphinx, kind: str, name: str, member: object, skip: bool, options: Any) -> bool | None:
-    """Sphinx's event `autodoc-skip-member`, which has no class: inner names of one are inner names of all of them."""
-    of_class = getattr(member, "__qualname__", "") or getattr(getattr(member, "fget", None), "__qualname__", "")
-    return True if of_class.partition(".")[0] in GIVEN and "." in of_class and name not in LISTED else None
+# What Python says of each field of a named tuple.
+NO_DOCSTRING = re.compile(r"Alias for field number \d+")
 
 
 def show_signature(
     app: Sphinx, kind: str, name: str, found: object, options: Any, arguments: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
     """Sphinx's event `autodoc-process-signature`."""
-    if kind == "class" and name.rpartition(".")[2] in GIVEN:
+    if kind == "class" and (name.rpartition(".")[2] in GIVEN or name.count(".") > 2):
         return "", None
-    return (arguments.replace(" = NOTHING", " = ...") if arguments else arguments), returns
+    if arguments:
+        arguments = WRITTEN_BY_ATTRS.sub(lambda default: shown_default(found, default[1]), arguments)
+        arguments = arguments.replace(" = NOTHING", " = ...")
+    return arguments, returns
 
 
-def mark_code(app: Sphinx, kind: str, name: str, found: object, options: Any, lines: list[str]) -> None:
+def shown_default(of: Any, field: str) -> str:
+    """The default of this field of an attrs class: as written, or `...` if a function makes it."""
+    default = getattr(attrs.fields(of), field).default
+    if isinstance(default, enum.Enum):
+        return f"{type(default).__name__}.{default.name}"
+    return "..." if hasattr(default, "factory") else repr(default)
+
+
+def shown_docstring(app: Sphinx, kind: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
     """Sphinx's event `autodoc-process-docstring`: puts a directive before code. Nothing but backticks is markup."""
     marked: list[str] = []
     for line in lines:
@@ -67,8 +73,18 @@ def mark_code(app: Sphinx, kind: str, name: str, found: object, options: Any, li
         before = next((each for each in reversed(marked) if each.strip()), "")
         if begins and not before.startswith((" ", ".. ", "- ")):
             marked += [".. code-block:: python", ""]
-        marked.append(line if line.startswith("    ") else OUTSIDE_OF_CODE.sub(r"\\\g<0>", line))
-    lines[:] = marked
+        marked.append(line if line.startswith("    ") else marked_up(line))
+    lines[:] = [line for line in marked if not NO_DOCSTRING.fullmatch(line)]
+    if kind == "class" and attrs.has(found):
+        for field in attrs.fields(found):
+            if "doc" in field.metadata:
+                lines += ["", f".. py:attribute:: {field.name}", f"   :value: {field.default!r}", ""]
+                lines += [f"   {marked_up(field.metadata['doc'])}", ""]
+
+
+def marked_up(line: str) -> str:
+    """The line, with a backslash before what is not meant as markup."""
+    return OUTSIDE_OF_CODE.sub(r"\\\g<0>", line)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -76,8 +92,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     for module in MODULES:
         for name in module.__all__:
             vars(module).setdefault(name, getattr(module, name))
-    MODULES[0].__all__ = sorted(MODULES[0].__all__, key=place_of)  # type: ignore[attr-defined]
-    app.connect("autodoc-skip-member", skip_inner_members)
     app.connect("autodoc-process-signature", show_signature)
-    app.connect("autodoc-process-docstring", mark_code)
+    app.connect("autodoc-process-docstring", shown_docstring)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

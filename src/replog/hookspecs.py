@@ -1,4 +1,4 @@
-"""What plugins may offer and observe: pluggy hooks, with the prefix `replog_`.
+"""The hooks of plugins, for offers and observers: pluggy hooks, with the prefix `replog_`.
 
 A plugin is a module or object with functions marked `@hookimpl` and named as below, found through the entry point
 group `replog`. The built-ins register through the same hooks. All hooks are plain functions: they return *factories*,

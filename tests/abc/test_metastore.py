@@ -19,7 +19,7 @@ class Counting(PlainMetastore):
         return await super().get(key)
 
 
-async def test_who_waits_looks_less_often_while_nothing_changes_and_one_looks_for_all(
+async def test_polling_slows_without_changes_and_waiters_share_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A hundred followers of one log took a whole processor."""

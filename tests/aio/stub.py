@@ -10,7 +10,7 @@ AITER = "def __aiter__(self) -> AsyncIterator"
 COROUTINES = Stub(
     package=aio,
     modules=(client, readers, writers),
-    functions=("connect", "embed", "served_bookie", "serve_bookie", "serve_repairs"),
+    functions=("connect", "embed", "serve_bookie", "serve_repairs"),
     words={
         "context": "AbstractAsyncContextManager",
         "iterator": "AsyncIterator",

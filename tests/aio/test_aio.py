@@ -21,12 +21,14 @@ from replog import aio, api
 from replog.aio.host import Call, Host
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
+from replog.config.client import ClientTuning
 from replog.errors import ClosedError, EndOfLogError, WouldBlockError, WrongEventLoopError
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.runtime.faces import gives_context
 from tests.aio.kit import under_asyncio
 from tests.aio.stub import COROUTINES
+from tests.kit import deafen_leaders
 
 
 async def all_of(items: AsyncIterator[Any]) -> list[Any]:
@@ -61,7 +63,7 @@ async def test_a_log_is_written_read_rolled_trimmed_and_deleted(tmp_path: Path) 
                 batch = await anext(aiter(reader.batches()))
                 assert batch.payloads()[0] == b"one"
             assert await client.trim_log("log", before=start) == start
-            with pytest.raises(replog.TrimmedError):
+            with pytest.raises(replog.errors.TrimmedError):
                 async with client.read_log("log", after=first):
                     pass
             assert await client.ledgers() == [log.ledger_id]
@@ -71,7 +73,7 @@ async def test_a_log_is_written_read_rolled_trimmed_and_deleted(tmp_path: Path) 
         assert await client.log_segments("log", first=1, end=None) == list(record.segments)
         await client.delete_log("log")
         assert await client.logs() == []
-        with pytest.raises(replog.LogNotFoundError):
+        with pytest.raises(replog.errors.LogNotFoundError):
             await client.log_metadata("log")
 
 
@@ -119,11 +121,13 @@ async def test_jobs_hand_in_ledgers_and_are_swept(tmp_path: Path) -> None:
             return writer.ledger_id
 
         winner, loser, other = await written("a"), await written("a"), await written("b")
-        added = await client.append_ledgers("log", [winner], transaction=("t", 1), job="a", custom={"values": "text"})
+        added = await client.jobs.append_ledgers(
+            "log", [winner], transaction=("t", 1), job="a", custom={"values": "text"}
+        )
         assert (added.is_new, added.first) == (True, replog.Position(1, 0))
-        assert not (await client.append_ledgers("log", [other], transaction=("t", 1))).is_new
-        assert await client.sweep_log("log") == [loser]
-        assert await client.sweep_log("log", job="b", grace_s=1.0) == [other]
+        assert not (await client.jobs.append_ledgers("log", [other], transaction=("t", 1))).is_new
+        assert await client.jobs.sweep("log") == [loser]
+        assert await client.jobs.sweep("log", job="b", grace_s=1.0) == [other]
         async with client.read_log("log") as reader:
             assert [record.data for record in await all_of(reader)] == [b"a"]
 
@@ -146,14 +150,14 @@ async def test_a_ledger_is_written_read_recovered_and_deleted(tmp_path: Path) ->
         async with client.open_ledger(writer.ledger_id, password=b"secret") as reader:
             assert reader.is_closed
             assert reader.metadata.last_entry_id == 3
-        with pytest.raises(replog.UnauthorizedError):
+        with pytest.raises(replog.errors.UnauthorizedError):
             async with client.open_ledger(writer.ledger_id):
                 pass
         recovered = await client.recover_ledger(writer.ledger_id, password=b"secret")
         assert recovered.last_entry_id == 3
         await client.delete_ledger(writer.ledger_id)
         assert await client.ledgers() == []
-        with pytest.raises(replog.LedgerNotFoundError):
+        with pytest.raises(replog.errors.LedgerNotFoundError):
             await client.ledger_metadata(writer.ledger_id)
         assert "client" in client.statistics()
 
@@ -173,7 +177,7 @@ async def test_a_stretch_of_a_ledger_is_read_in_batches(tmp_path: Path) -> None:
             assert (await anext(one)).first_entry_id == 20
             assert (await anext(other)).entry_id == 0  # apart from each other
             assert (await anext(one)).last_entry_id == 39
-            with pytest.raises(replog.EntryNotFoundError, match=r"ends at entry 199 \(R7\)"):
+            with pytest.raises(replog.errors.EntryNotFoundError, match=r"ends at entry 199 \(R7\)"):
                 await all_of(reader.batches_between(195, 200))
             with pytest.raises(replog.ConfigError, match="3 to 2 are not entries"):
                 reader.batches_between(3, 2)
@@ -196,7 +200,7 @@ async def test_connect_reaches_the_metastore(tmp_path: Path) -> None:
         pass
     async with aio.connect(f"lmdb:{tmp_path / 'metadata'}") as connected:
         assert await connected.logs() == ["log"]
-        with pytest.raises(replog.NotEnoughBookiesError):
+        with pytest.raises(replog.errors.NotEnoughBookiesError):
             async with connected.create_ledger():
                 pass
 
@@ -206,7 +210,7 @@ async def test_bookies_are_looked_at_and_looked_after(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"one")
-        (bookie,) = await client.remote_bookies()
+        (bookie,) = await client.admin.bookies()
         assert bookie.bookie_id in repr(bookie)
         assert bookie.endpoints[0].scheme == "memory"
         assert (await bookie.statistics()).numbers["added_entries"] == 1
@@ -223,7 +227,8 @@ async def test_bookies_are_looked_at_and_looked_after(tmp_path: Path) -> None:
 async def test_a_bookie_is_served_until_it_is_left(tmp_path: Path) -> None:
     config = api.BookieConfig(directory=str(tmp_path / "bookie"), metastore=f"lmdb:{tmp_path / 'metadata'}")
     quorum = replog.Quorum(1, 1, 1)
-    async with aio.served_bookie(config), aio.connect(config.metastore, quorum=quorum) as client:
+    assert config.metastore is not None
+    async with aio.serve_bookie(config), aio.connect(config.metastore, quorum=quorum) as client:
         async with client.write_log("log") as log:
             assert await log.append(b"here") == replog.Position(1, 0)
 
@@ -232,6 +237,8 @@ async def test_a_bookie_is_served_until_it_is_left(tmp_path: Path) -> None:
 
 FACES = [
     (api.Client, aio.client.Client),
+    (api.Admin, aio.client.Admin),
+    (api.Jobs, aio.client.Jobs),
     (LedgerWriter, aio.writers.LedgerWriter),
     (LogWriter, aio.writers.LogWriter),
     (LedgerReader, aio.readers.LedgerReader),
@@ -241,10 +248,10 @@ FACES = [
 
 @under_asyncio
 async def test_repairs_are_served_until_cancelled(tmp_path: Path) -> None:
-    reports: list[replog.AuditReport] = []
+    reports: list[replog.results.AuditReport] = []
     reported = asyncio.Event()
 
-    def report(found: replog.AuditReport) -> None:
+    def report(found: replog.results.AuditReport) -> None:
         reports.append(found)
         reported.set()
 
@@ -256,7 +263,7 @@ async def test_repairs_are_served_until_cancelled(tmp_path: Path) -> None:
         repairing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await repairing
-    assert isinstance(reports[0], replog.AuditReport)
+    assert isinstance(reports[0], replog.results.AuditReport)
 
 
 @pytest.mark.parametrize(("source", "face"), FACES, ids=lambda each: each.__name__)
@@ -278,7 +285,7 @@ def test_each_verb_keeps_its_signature_and_docstring(source: type, face: type) -
 def test_each_verb_of_the_package_has_its_face() -> None:
     named = {name: getattr(replog, name) for name in replog.__all__}
     verbs = {name for name, each in named.items() if gives_context(each) or inspect.iscoroutinefunction(each)}
-    assert verbs == {"connect", "embed", "serve_bookie", "serve_repairs", "served_bookie"}
+    assert verbs == {"connect", "embed", "serve_bookie", "serve_repairs"}
     for name in verbs:
         own, theirs = getattr(aio, name), getattr(replog, name)
         assert (inspect.signature(own), own.__doc__) == (inspect.signature(theirs), theirs.__doc__)
@@ -302,7 +309,7 @@ async def test_trio_verbs_under_asyncio_name_this_face(tmp_path: Path) -> None:
 
 
 def aio_of_config(directory: Path) -> contextlib.AbstractAsyncContextManager[object]:
-    return replog.served_bookie(replog.BookieConfig(directory=str(directory), metastore="memory:"))
+    return replog.serve_bookie(replog.BookieConfig(directory=str(directory), metastore="memory:"))
 
 
 async def test_this_face_under_trio_names_the_other_one(tmp_path: Path) -> None:
@@ -312,9 +319,9 @@ async def test_this_face_under_trio_names_the_other_one(tmp_path: Path) -> None:
 
 
 @under_asyncio
-async def test_what_cannot_be_opened_says_why_and_ends_the_run(tmp_path: Path) -> None:
+async def test_run_ends_with_the_reason_when_opening_fails(tmp_path: Path) -> None:
     async with aio.embed(tmp_path):
-        with pytest.raises(replog.StorageInUseError):
+        with pytest.raises(replog.errors.StorageInUseError):
             async with aio.embed(tmp_path):
                 pass
     with pytest.raises(replog.ConfigError):
@@ -324,7 +331,7 @@ async def test_what_cannot_be_opened_says_why_and_ends_the_run(tmp_path: Path) -
 
 
 @under_asyncio
-async def test_leaving_confirms_what_was_pushed_and_ends_everything(tmp_path: Path) -> None:
+async def test_leaving_confirms_pushed_entries_and_ends_everything(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
         async with client.write_log("log") as log, client.read_log("log") as reader:
             log.push_nowait(b"pushed")
@@ -349,7 +356,7 @@ async def test_leaving_confirms_what_was_pushed_and_ends_everything(tmp_path: Pa
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), GeneratorExit(), StopAsyncIteration()])
-def test_leaving_on_an_error_lets_that_very_error_pass(tmp_path: Path, error: BaseException) -> None:
+def test_leaving_on_an_error_raises_the_same_error(tmp_path: Path, error: BaseException) -> None:
     async def fail() -> None:
         async with aio.embed(tmp_path) as client, client.write_log("log") as log:
             await log.append(b"confirmed")
@@ -370,7 +377,8 @@ def test_leaving_on_an_error_lets_that_very_error_pass(tmp_path: Path, error: Ba
 
 
 @under_asyncio
-async def test_a_deposed_writer_gets_the_uncertain_positions(tmp_path: Path) -> None:
+async def test_a_deposed_writer_gets_the_uncertain_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deafen_leaders(monkeypatch)
     async with aio.embed(tmp_path) as client, client.write_log("log") as old, client.write_log("log") as new:
         assert await new.append(b"new") > (old.segment, 0)
         told = await asyncio.gather(old.append(b"one"), old.append(b"two"), return_exceptions=True)
@@ -381,18 +389,18 @@ async def test_a_deposed_writer_gets_the_uncertain_positions(tmp_path: Path) -> 
 
 
 @under_asyncio
-async def test_a_wrong_argument_is_no_harm(tmp_path: Path) -> None:
+async def test_wrong_argument_raises_and_changes_nothing(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client, client.write_log("log") as log:
         with pytest.raises(TypeError):
             await log.append("text")  # type: ignore[arg-type]
-        with pytest.raises(replog.PayloadTooLargeError):
+        with pytest.raises(replog.errors.PayloadTooLargeError):
             await log.extend([b"good", bytes(17 << 20)])
         assert await log.append(b"first") == (log.segment, 0)
 
 
 @under_asyncio
-async def test_the_budget_is_told_to_who_will_not_wait(tmp_path: Path) -> None:
-    options = replog.ClientOptions(in_flight_bytes_max=1 << 20, batch_bytes_max=1 << 20)
+async def test_budget_is_reported_to_callers_with_nowait(tmp_path: Path) -> None:
+    options = ClientTuning(in_flight_bytes_max=1 << 20, batch_bytes_max=1 << 20)
     async with aio.embed(tmp_path, options=options) as client, client.write_log("log") as log:
         with pytest.raises(WouldBlockError):
             for _ in range(10_000):
@@ -466,7 +474,7 @@ async def test_a_follower_can_be_cancelled_and_reads_on(tmp_path: Path) -> None:
 
 
 @under_asyncio
-async def test_commit_of_a_cursor_covers_only_what_was_returned(tmp_path: Path) -> None:
+async def test_cursor_commit_covers_only_returned_entries(tmp_path: Path) -> None:
     """After an iteration that was cancelled, and one that was left in the middle of the last batch."""
     async with aio.embed(tmp_path) as client, client.write_log("log") as log:
         await log.extend([b"one", b"two", b"three"])
@@ -521,7 +529,7 @@ async def test_a_cancelled_call_has_ended_before_its_caller_goes_on() -> None:
 
 
 @under_asyncio
-async def test_who_is_cancelled_in_a_block_leaves_it(tmp_path: Path) -> None:
+async def test_task_cancelled_in_a_block_leaves_the_block(tmp_path: Path) -> None:
     async def write() -> None:
         async with aio.embed(tmp_path) as client, client.write_log("log") as log:
             await log.append(b"confirmed")
@@ -556,7 +564,7 @@ async def test_leaving_the_client_ends_the_calls_of_other_tasks(tmp_path: Path) 
 
 
 @under_asyncio
-async def test_a_run_that_fails_tells_all_who_wait_and_who_leaves(tmp_path: Path) -> None:
+async def test_failed_run_wakes_all_waiters_and_leavers(tmp_path: Path) -> None:
     host = await Host.join()
 
     async def fail() -> None:
@@ -628,6 +636,48 @@ async def test_breaking_off_an_iteration_loses_no_record(tmp_path: Path) -> None
             assert [record.data async for record in reader] == [b"5", b"6", b"7", b"8", b"9"]
 
 
+@pytest.mark.parametrize("verb", ["commit", "commit_nowait"])
+@under_asyncio
+async def test_next_worker_gets_entries_fetched_but_not_returned(verb: str, tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            for number in range(4):
+                await log.append(b"%d" % number)
+        opened: Any
+        async with client.cursor("log", "billing") as opened:
+            assert (await opened.receive()).data == b"0"
+            await opened._way.call(opened._fetch)  # as of a task that was cancelled just when it came
+            committing = getattr(opened, verb)()
+            if committing is not None:
+                await committing
+        async with client.cursor("log", "billing") as cursor:
+            assert [record.data async for record in cursor] == [b"1", b"2", b"3"]
+
+
+@under_asyncio
+async def test_position_follows_the_last_returned_entry(tmp_path: Path) -> None:
+    """Whichever verb gave it out: who resumes there gets nothing twice."""
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            for number in range(4):
+                await log.extend([b"%d.%d" % (number, each) for each in range(3)])
+        async with client.read_log("log") as reader, client.cursor("log", "billing") as cursor:
+            each: Any
+            for each in (reader, cursor):
+                assert (await each.receive()).data == b"0.0"
+                assert each.position == replog.Position(1, 0)
+                batch = await each.receive_batch()
+                assert each.position == batch.last_position
+                assert (await each.receive()).position == replog.Position(1, batch.last_position.entry + 1)
+                assert each.position == replog.Position(1, batch.last_position.entry + 1)
+                batch = each.receive_batch_nowait()
+                assert each.position == batch.last_position
+            last = cursor.position
+            assert last is not None
+            await cursor.commit()
+            assert cursor.begins_at == replog.Position(1, last.entry + 1)
+
+
 @under_asyncio
 async def test_reading_waits_seldom_for_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [b"%0100d" % number for number in range(100_000)]
@@ -684,7 +734,7 @@ def test_a_batch_is_kept_when_its_receiver_is_cancelled(tmp_path: Path, name: st
 
 
 @under_asyncio
-async def test_a_cancelled_receiver_takes_no_batch_that_is_ready(tmp_path: Path) -> None:
+async def test_cancelled_receiver_takes_no_ready_batch(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
         async with client.write_log("log") as log:
             for number in range(20):
@@ -704,7 +754,7 @@ async def test_a_cancelled_receiver_takes_no_batch_that_is_ready(tmp_path: Path)
 
 
 @under_asyncio
-async def test_an_iterator_whose_wait_was_cancelled_goes_on(tmp_path: Path) -> None:
+async def test_iterator_continues_after_a_cancelled_wait(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
         async with client.create_ledger() as writer:
             await writer.extend([b"0", b"1"])

@@ -13,7 +13,7 @@ import pytest
 
 import replog
 from replog import aio
-from replog.aio.turns import HostTurns
+from replog.aio.call_soon import HostCallSoon
 from replog.bookie import commits
 from replog.bookie.commits import GroupCommit
 from replog.bookie.groups import Committer, Group
@@ -65,9 +65,9 @@ def test_lone_appends_need_no_trio_turn_nor_commit_in_the_loop(
 ) -> None:
     """Each turn of a guest that has to wait costs two changes of thread."""
     woken = [0]
-    wake = HostTurns.turn_from_any_thread
+    wake = HostCallSoon.turn_from_any_thread
 
-    def counted(turns: HostTurns, function: Any) -> None:
+    def counted(turns: HostCallSoon, function: Any) -> None:
         woken[0] += 1
         wake(turns, function)
 
@@ -85,7 +85,7 @@ def test_lone_appends_need_no_trio_turn_nor_commit_in_the_loop(
             # Timers take some 20 turns a second; without the short way each of the four calls took two.
             assert woken[0] < APPENDS + 40 * (time.monotonic() - began_s)
 
-    monkeypatch.setattr(HostTurns, "turn_from_any_thread", counted)
+    monkeypatch.setattr(HostCallSoon, "turn_from_any_thread", counted)
     append()
     assert threading.get_ident() not in disk.threads
 
@@ -193,7 +193,7 @@ def test_closing_the_loop_during_a_commit_ends_the_commit_thread(tmp_path: Path)
     assert "Exception in thread" not in told
 
 
-def test_an_answer_that_raises_ends_the_run_and_all_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_error_ends_the_run_and_all_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 

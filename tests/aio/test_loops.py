@@ -23,18 +23,18 @@ FOLLOWERS = 50
 ESSENTIAL = [
     test_aio.test_a_log_is_written_read_rolled_trimmed_and_deleted,
     test_aio.test_a_ledger_is_written_read_recovered_and_deleted,
-    test_aio.test_leaving_confirms_what_was_pushed_and_ends_everything,
+    test_aio.test_leaving_confirms_pushed_entries_and_ends_everything,
     test_aio.test_many_tasks_append_at_once_and_share_batches,
     test_aio.test_a_cancelled_append_leaves_the_writer_usable,
     test_aio.test_a_follower_can_be_cancelled_and_reads_on,
     test_aio.test_waiting_to_lead_can_be_cancelled_and_the_client_goes_on,
     test_aio.test_a_cancelled_call_has_ended_before_its_caller_goes_on,
-    test_aio.test_who_is_cancelled_in_a_block_leaves_it,
+    test_aio.test_task_cancelled_in_a_block_leaves_the_block,
     test_aio.test_leaving_the_client_ends_the_calls_of_other_tasks,
     test_aio.test_reading_waits_seldom_for_many_entries,
     test_appending.test_appends_go_on_in_order_while_a_log_rolls,
     test_appending.test_lone_appends_are_synced_without_a_thread,
-    test_open.test_what_a_task_opens_outlives_it,
+    test_open.test_opened_object_outlives_its_task,
 ]
 
 
@@ -48,7 +48,7 @@ def new_loop(request: pytest.FixtureRequest) -> NewLoop:
 
 
 @pytest.mark.parametrize("test", ESSENTIAL, ids=lambda each: each.__name__.removeprefix("test_"))
-def test_what_is_essential_works_in_uvloop(
+def test_essential_calls_work_in_uvloop(
     test: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uvloop = pytest.importorskip("uvloop", reason="pip install uvloop, or 'replog[test]'")
@@ -57,7 +57,7 @@ def test_what_is_essential_works_in_uvloop(
     run_under(uvloop.new_event_loop, lambda: body(**{name: known[name] for name in inspect.signature(body).parameters}))
 
 
-def test_what_nobody_closes_is_left_when_any_loop_ends(tmp_path: Path, new_loop: NewLoop) -> None:
+def test_open_objects_are_left_when_any_loop_ends(tmp_path: Path, new_loop: NewLoop) -> None:
     async def serve() -> None:
         log = await (await aio.embed(tmp_path).open()).write_log("log").open()
         await log.push(b"pushed")
@@ -94,7 +94,7 @@ def test_followers_need_no_threads(tmp_path: Path, new_loop: NewLoop) -> None:
 # -- timeouts -------------------------------------------------------------------------------------------------------
 
 
-def test_the_writer_goes_on_after_an_append_that_timed_out(tmp_path: Path, new_loop: NewLoop) -> None:
+def test_writer_continues_after_an_append_timed_out(tmp_path: Path, new_loop: NewLoop) -> None:
     """A cancelled append has an unknown outcome (W4); order and the writer stay as they are."""
 
     async def append() -> None:
@@ -117,7 +117,7 @@ def test_the_writer_goes_on_after_an_append_that_timed_out(tmp_path: Path, new_l
     run_under(new_loop, append)
 
 
-def test_a_read_that_timed_out_has_lost_nothing(tmp_path: Path, new_loop: NewLoop) -> None:
+def test_read_loses_nothing_when_it_times_out(tmp_path: Path, new_loop: NewLoop) -> None:
     async def read() -> None:
         async with aio.embed(tmp_path) as client, client.write_log("log") as log:
             async with client.read_log("log", follow=True) as reader:
@@ -135,7 +135,7 @@ def test_a_read_that_timed_out_has_lost_nothing(tmp_path: Path, new_loop: NewLoo
     run_under(new_loop, read)
 
 
-def test_a_turn_that_timed_out_leads_nothing(tmp_path: Path, new_loop: NewLoop) -> None:
+def test_candidate_leads_nothing_when_its_turn_times_out(tmp_path: Path, new_loop: NewLoop) -> None:
     async def lead() -> None:
         async with aio.embed(tmp_path) as client, client.lead_log("log") as log:
             for timeout_s in (0.0, 0.001, 0.05):
@@ -152,7 +152,7 @@ def test_a_turn_that_timed_out_leads_nothing(tmp_path: Path, new_loop: NewLoop) 
     run_under(new_loop, lead)
 
 
-def test_a_takeover_that_timed_out_wrote_nothing(tmp_path: Path, new_loop: NewLoop) -> None:
+def test_takeover_writes_nothing_when_it_times_out(tmp_path: Path, new_loop: NewLoop) -> None:
     """If `write_log` is cancelled, the last writer may be fenced."""
 
     async def take_over() -> None:

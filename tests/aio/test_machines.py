@@ -24,7 +24,7 @@ async def test_commands_of_many_tasks_are_applied_once(tmp_path: Path) -> None:
         assert await counters.read(lambda state: state.values["visits"]) == 22
         assert counters.local.values == {"visits": 22}
         assert counters.status.commands == 21
-        with pytest.raises(replog.CommandFailedError, match="ValueError"):
+        with pytest.raises(replog.errors.CommandFailedError, match="ValueError"):
             await counters.take("none", 1)
         with pytest.raises(AttributeError, match="no command 'sub'"):
             counters.sub  # noqa: B018

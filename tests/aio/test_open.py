@@ -16,9 +16,11 @@ import trio
 import replog
 from replog import aio
 from replog.aio.contexts import Opening
+from replog.config.client import ClientTuning
 from replog.errors import ClosedError, StorageInUseError, WrongEventLoopError
 from tests.aio.kit import DEADLINE_S, under_asyncio
 from tests.forks import run
+from tests.kit import deafen_leaders
 
 held: dict[str, Any] = {}  # as a module's globals are
 
@@ -43,7 +45,7 @@ def run_script(script: str, directory: Path, *options: str) -> str:
 
 
 @under_asyncio
-async def test_what_a_task_opens_outlives_it(tmp_path: Path) -> None:
+async def test_opened_object_outlives_its_task(tmp_path: Path) -> None:
     async def handle_a_request() -> aio.Client:
         return await aio.embed(tmp_path).open()
 
@@ -116,13 +118,14 @@ async def test_a_context_is_entered_once(tmp_path: Path) -> None:
     await (await busy.open()).aclose()
 
 
-def test_a_failing_close_at_loop_end_leaves_no_other_open(tmp_path: Path) -> None:
+def test_a_failing_close_at_loop_end_leaves_no_other_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     complaints: list[Any] = []
+    deafen_leaders(monkeypatch)
 
     async def serve() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
         # The old writer must not learn that it is deposed before it pushes, as it would when it publishes what is confirmed (W5).
-        options = replog.ClientOptions(explicit_last_add_confirmed_after_s=60.0)
+        options = ClientTuning(explicit_last_add_confirmed_after_s=60.0)
         client = await aio.embed(tmp_path, options=options).open()
         old = await client.write_log("log").open()
         await old.append(b"old")
@@ -149,11 +152,11 @@ async def test_closing_in_a_block_or_twice_at_once_leaves_once(tmp_path: Path) -
 
 
 @under_asyncio
-async def test_what_cannot_be_opened_without_a_block_keeps_nothing(tmp_path: Path) -> None:
+async def test_failed_opening_without_a_block_keeps_nothing(tmp_path: Path) -> None:
     with pytest.raises(replog.ConfigError):
         await aio.connect("nonsense:").open()
     client = await aio.embed(tmp_path).open()
-    with pytest.raises(replog.LogNotFoundError):
+    with pytest.raises(replog.errors.LogNotFoundError):
         await client.read_log("nothing").open()
     await client.aclose()
     assert not trio.lowlevel.in_trio_run()
@@ -199,11 +202,11 @@ FORKING = """
             lambda: client.read_log("log").__aenter__(), lambda: aio.embed("other").open(),
         ]
         for verb in waiting:
-            with pytest.raises(replog.ForkedError, match=hooks):
+            with pytest.raises(replog.errors.ForkedError, match=hooks):
                 asyncio.new_event_loop().run_until_complete(verb())
         for verb in [lambda: log.push_nowait(b"child"), log.statistics, lambda: log.last_add_confirmed, client.statistics,
                      reader.receive_batch_nowait]:
-            with pytest.raises(replog.ForkedError, match=hooks):
+            with pytest.raises(replog.errors.ForkedError, match=hooks):
                 verb()
         asyncio.new_event_loop().run_until_complete(log.aclose())
         with replog.blocking.embed(f"other-{os.getpid()}") as own, own.write_log("log") as own_log:

@@ -25,12 +25,12 @@ async def all_faces(client: Any) -> list[Face]:
     await ledger.append(b"one")
     log = await client.write_log("log").open()
     await log.append(b"one")
-    (remote,) = await client.remote_bookies()
+    (remote,) = await client.admin.bookies()
     (own,) = client.bookies
     readers = [await client.open_ledger(ledger.ledger_id).open(), await client.read_log("log").open()]
     readers.append(await client.cursor("log", "mine").open())
     machine = await client.run_machine("waves", Machine, listen=()).open()
-    found = [ledger, log, *readers, machine, remote, own, client]
+    found = [ledger, log, *readers, machine, remote, own, client.admin, client.jobs, client.cursors, client]
     assert {type(each) for each in found} == {face for face in FACES._face_of.values() if not is_made_by_reading(face)}
     return found
 
@@ -90,13 +90,13 @@ async def not_ours(faces: list[Face], outcome: Outcome) -> list[str]:
 
 
 @under_asyncio
-async def test_what_an_open_object_raises_is_ours(tmp_path: Path) -> None:
+async def test_open_object_raises_only_our_errors(tmp_path: Path) -> None:
     async with aio.embed(tmp_path, options=OPTIONS) as client:
         assert await not_ours(await all_faces(client), outcome_of) == []
 
 
 @under_asyncio
-async def test_what_a_closed_object_raises_is_ours(tmp_path: Path) -> None:
+async def test_closed_object_raises_only_our_errors(tmp_path: Path) -> None:
     async with aio.embed(tmp_path, options=OPTIONS) as client:
         faces = await all_faces(client)
         for face in faces[:-1]:
@@ -107,7 +107,7 @@ async def test_what_a_closed_object_raises_is_ours(tmp_path: Path) -> None:
 
 
 @under_asyncio
-async def test_what_a_cancelled_verb_raises_is_asyncios_or_ours(tmp_path: Path) -> None:
+async def test_cancelled_verb_raises_asyncio_or_replog_errors(tmp_path: Path) -> None:
     async with aio.embed(tmp_path / "cancelled", options=OPTIONS) as client:
         assert await not_ours(await all_faces(client), outcome_when_cancelled) == []
     async with aio.embed(tmp_path / "timed-out", options=OPTIONS) as client:

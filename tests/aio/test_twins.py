@@ -34,18 +34,19 @@ TWINS = {
     # The loop's own thread applies commands, so nobody else changes the state while a task looks at it.
     "test_local_state_is_a_copy": "test_local_state_changes_only_while_the_task_waits",
     "test_leaving_the_client_ends_the_calls_of_other_threads": "test_leaving_the_client_ends_the_calls_of_other_tasks",
+    "test_repairs_are_served_until_the_client_is_left": "test_repairs_are_served_until_cancelled",
     "test_many_threads_append_at_once_and_share_batches": "test_many_tasks_append_at_once_and_share_batches",
     # The interpreter runs no code of an async generator that it collects at its end.
     "test_nothing_is_reported_of_objects_collected_at_shutdown": (
         "test_unclosed_clients_are_left_alone_when_the_loop_ends"
     ),
-    "test_position_and_commit_cover_only_what_was_returned": ("test_commit_of_a_cursor_covers_only_what_was_returned"),
+    "test_position_and_commit_cover_only_returned_entries": ("test_cursor_commit_covers_only_returned_entries"),
     "test_reading_crosses_the_threads_once_for_many_entries": "test_reading_waits_seldom_for_many_entries",
     "test_the_client_goes_on_after_an_interrupted_wait_to_lead": (
         "test_waiting_to_lead_can_be_cancelled_and_the_client_goes_on"
     ),
-    "test_what_a_thread_opens_outlives_it": "test_what_a_task_opens_outlives_it",
-    "test_what_cannot_be_opened_says_why_and_leaves_no_thread": "test_what_cannot_be_opened_says_why_and_ends_the_run",
+    "test_opened_object_outlives_its_thread": "test_opened_object_outlives_its_task",
+    "test_failed_opening_gives_the_reason_and_leaves_no_thread": "test_run_ends_with_the_reason_when_opening_fails",
     "test_unclosed_clients_are_left_alone_when_the_process_ends": (
         "test_unclosed_clients_are_left_alone_when_the_loop_ends"
     ),
@@ -76,7 +77,7 @@ def test_every_test_of_blocking_has_its_twin() -> None:
 @under_asyncio
 async def test_an_error_keeps_its_class_and_shows_the_caller(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
-        with pytest.raises(replog.LogNotFoundError) as caught:
+        with pytest.raises(replog.errors.LogNotFoundError) as caught:
             await client.trim_log("nothing", before="1:0")
         frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
         assert "test_an_error_keeps_its_class_and_shows_the_caller" in frames
@@ -141,7 +142,7 @@ async def test_following_with_a_timeout_goes_on_where_it_was(tmp_path: Path) -> 
 
 
 @under_asyncio
-async def test_batches_keep_their_order_whichever_verb_takes_them(tmp_path: Path) -> None:
+async def test_batches_keep_their_order_with_any_verb(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
         async with client.write_log("log") as log:
             for number in range(20):
@@ -159,7 +160,7 @@ async def test_batches_keep_their_order_whichever_verb_takes_them(tmp_path: Path
 # -- programs -------------------------------------------------------------------------------------------------------
 
 
-def test_a_program_that_never_leaves_its_block_ends_all_the_same(tmp_path: Path) -> None:
+def test_program_ends_without_leaving_its_block(tmp_path: Path) -> None:
     script = """
         import asyncio
         from replog import aio
@@ -250,7 +251,7 @@ async def test_a_fork_while_tasks_append_hangs_neither_process(tmp_path: Path) -
         if pid == 0:
             status = 1
             try:
-                with pytest.raises(replog.ForkedError):
+                with pytest.raises(replog.errors.ForkedError):
                     log.push_nowait(b"child")
                 asyncio.run(write(tmp_path / f"other-{os.getpid()}"))
                 status = 0

@@ -50,7 +50,7 @@ def test_names_have_the_roles_of_the_bookies_file(tmp_path: Path) -> None:
     assert identity == Identity("ops", frozenset({Role.CLIENT, Role.ADMIN}))
 
 
-def test_an_unknown_name_is_told_what_a_wrong_secret_is_told(tmp_path: Path) -> None:
+def test_unknown_name_gets_the_answer_of_a_wrong_secret(tmp_path: Path) -> None:
     """Only the bookie's log tells them apart."""
     bookie = opened(secrets_file(tmp_path / "bookie.toml", app=CLIENT_SECRET))
     wrong = opened(secrets_file(tmp_path / "wrong.toml", app=OTHER_SECRET))
@@ -73,7 +73,7 @@ def test_a_name_can_take_another_secret_while_all_go_on(tmp_path: Path) -> None:
     assert opened(path).respond(b"", SESSION) == current.respond(b"", SESSION)
 
 
-def test_a_bookie_that_does_not_know_the_secret_is_found_out(tmp_path: Path) -> None:
+def test_client_detects_a_bookie_without_the_secret(tmp_path: Path) -> None:
     client = opened(secrets_file(tmp_path / "client.toml", app=CLIENT_SECRET))
     response = client.respond(b"", SESSION)
     for proof in (b"", bytes(32), secrets.token_bytes(32), response, response[:32]):
@@ -81,7 +81,7 @@ def test_a_bookie_that_does_not_know_the_secret_is_found_out(tmp_path: Path) -> 
             client.confirm(response, proof, SESSION)
 
 
-def test_a_client_says_who_it_is_of_several(tmp_path: Path) -> None:
+def test_client_states_its_name_among_several(tmp_path: Path) -> None:
     path = secrets_file(tmp_path / "all.toml", app=CLIENT_SECRET, ops=OTHER_SECRET)
     with pytest.raises(AuthenticationError, match=r"app, ops: say which"):
         opened(path).respond(b"", SESSION)
@@ -90,7 +90,7 @@ def test_a_client_says_who_it_is_of_several(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 65, "\N{SNOWMAN}", "../x"])
-def test_what_is_no_name_never_reaches_a_log(tmp_path: Path, name: str) -> None:
+def test_invalid_name_never_reaches_a_log(tmp_path: Path, name: str) -> None:
     error = refusal(opened(secrets_file(tmp_path / "bookie.toml", app=CLIENT_SECRET)), bytes(32) + name.encode())
     assert str(error) == "no name and proof, as authentication by secret has them"
 
@@ -99,7 +99,7 @@ def test_what_is_no_name_never_reaches_a_log(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620, 0o601])
-def test_a_file_that_others_may_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
+def test_secret_file_is_refused_when_others_have_access(tmp_path: Path, mode: int) -> None:
     path = secrets_file(tmp_path / "all.toml", app=CLIENT_SECRET)
     path.chmod(mode)
     with pytest.raises(ConfigError, match=f"its mode is {mode:04o}.*chmod 600"):
@@ -134,7 +134,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("text", FAULTS)
-def test_what_is_wrong_with_a_file_is_said_without_its_secrets(tmp_path: Path, text: str) -> None:
+def test_secret_file_errors_do_not_show_secrets(tmp_path: Path, text: str) -> None:
     path = tmp_path / "all.toml"
     path.write_text(text, encoding="utf-8")
     path.chmod(0o600)
@@ -145,7 +145,7 @@ def test_what_is_wrong_with_a_file_is_said_without_its_secrets(tmp_path: Path, t
         assert secret not in shown(raised.value)
 
 
-def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
+def test_secret_file_is_refused_when_missing_or_binary(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         opened(tmp_path / "missing.toml")
     with pytest.raises(ConfigError, match="names no file"):

@@ -38,7 +38,8 @@ def test_administrators_are_named_and_need_not_be_clients() -> None:
 def test_repairers_are_named_and_need_not_administer() -> None:
     """B7: they may copy ledgers whose password they do not know."""
     assert judged("tls:?clients=app&repairers=mender", "x", "mender").roles == {Role.CLIENT, Role.REPAIRER}
-    assert judged("tls:?administrators=ops&repairers=ops", "ops").roles == frozenset(Role)
+    assert judged("tls:?administrators=ops&repairers=ops&members=ops", "ops").roles == frozenset(Role)
+    assert judged("tls:?clients=app&members=m1", "m1").roles == {Role.CLIENT, Role.MEMBER}
 
 
 def test_names_are_compared_as_a_whole() -> None:
@@ -47,7 +48,7 @@ def test_names_are_compared_as_a_whole() -> None:
             judged("tls:?clients=app", name)
 
 
-def test_without_mutual_tls_it_says_what_is_missing() -> None:
+def test_error_names_the_missing_part_without_mutual_tls() -> None:
     with pytest.raises(AuthenticationError, match=r"tls_certificate_file, and the bookie a tls_ca_file"):
         judged("tls")
 

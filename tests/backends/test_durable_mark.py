@@ -82,6 +82,56 @@ def test_mark_is_a_lower_bound_after_a_power_loss() -> None:
     assert found > {0, 5}
 
 
+@pytest.mark.parametrize("commits", [1, 2, 3, 98, 99])
+def test_torn_write_leaves_the_mark_before(commits: int) -> None:
+    """After any number of commits: what the write of the next one leaves of its slot, even nothing, the other slot is whole."""
+    disk = made()
+    mark = opened(disk)
+    for position in range(1, commits + 1):
+        mark.advance(position)
+    before = bytes(disk.content(MARK))
+    mark.advance(commits + 1)
+    after = bytes(disk.content(MARK))
+    changed = [place for place in range(len(after)) if before[place : place + 1] != after[place : place + 1]]
+    first, last = changed[0], changed[-1] + 1
+    for torn in (bytes(last - first), before[first : first + 20] + after[first + 20 : last], b"\xff" * (last - first)):
+        slot = unpack_mark(after[:first] + torn + after[last:])
+        assert slot is not None
+        assert slot.position == commits
+
+
+def test_older_copy_of_a_file_never_ends_a_doubt() -> None:
+    """Of each moment of a life with losses each file is put back alone: what is doubted, or lost, now is so then."""
+    disk = made()
+    mark = opened(disk)
+    moments: list[tuple[bytes, bytes, Doubt]] = []
+
+    def look() -> None:
+        moments.append((bytes(disk.content(MARK)), bytes(disk.content(DOUBT)), mark.doubt))
+        marks, doubts, now = moments[-1]
+        for older_mark, older_doubt, _ in moments:
+            for contents in ((older_mark, doubts), (marks, older_doubt)):
+                again = made()
+                for name, data in zip((MARK_FILE, DOUBT_FILE), contents, strict=True):
+                    again.content(f"{DIRECTORY}/{name}")[:] = data
+                found = opened(again).doubt
+                assert found.doubted_below >= now.doubted_below
+                assert found.lost_below >= now.lost_below
+
+    look()
+    for position, below, is_lost in ((5, 10, False), (20, 40, True), (50, 60, True)):
+        mark.advance(position)
+        look()
+        mark.raise_doubt([f"at {position}"], is_lost=is_lost, position=position - 1)
+        look()
+        mark.bound(below)
+        look()
+        mark.advance(position + 1)
+        look()
+        mark.settle(mark.doubt, mark.doubt.settled(below // 2, frozenset()))
+        look()
+
+
 def test_synced_mark_survives_a_power_loss() -> None:
     disk = made()
     mark = opened(disk)
@@ -122,7 +172,7 @@ def test_new_doubt_raises_a_bounded_one() -> None:
     assert opened(disk).doubt == Doubt(50, 40, ("a file is gone", "once more"))
 
 
-def test_new_loss_may_have_taken_the_fences_that_were_made_again() -> None:
+def test_new_loss_may_include_restored_fences() -> None:
     """B8: but never lowers the bound below which fences were lost."""
     disk = in_doubt(40)
     mark = opened(disk)

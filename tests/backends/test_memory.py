@@ -1,4 +1,4 @@
-"""The storage in memory: its exam, and what its names mean."""
+"""The storage in memory: its conformance suite, and what its names mean."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from replog.abc import PutBatch, SetMarks, Storage
 from replog.backends import memory
 from replog.errors import StorageInUseError
 from replog.testing import check_storage
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
 
-def test_exam(tmp_path: Path) -> None:
+def test_conformance(tmp_path: Path) -> None:
     opened = set()
 
     def open_storage(path: Path) -> Storage:

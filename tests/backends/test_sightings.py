@@ -13,7 +13,7 @@ from replog.config import BackendURL
 from replog.registry import Registry
 
 BOOKIE = "bookie-00112233445566778899aabbccddeeff"
-SEEN = Sighting("ffeeddccbbaa99887766554433221100", 17, 4711)
+SEEN = Sighting("ffeeddccbbaa99887766554433221100", 17, 4711, 23)
 GOLDEN = Path(__file__).parent.parent / "formats" / "metastore-seen-v1.txt"
 
 
@@ -45,7 +45,7 @@ def test_file_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["files", "lmdb", "memory"])
-def test_storage_keeps_what_was_seen(kind: str, tmp_path: Path) -> None:
+def test_storage_keeps_its_sightings(kind: str, tmp_path: Path) -> None:
     url = BackendURL(kind, "kept" if kind == "memory" else str(tmp_path / "bookie"))
     registry = Registry(load_installed=False)
     storage = registry.open_storage(url)

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 import replog
-from replog.backup.format import SavedSegment
+from replog.backup.format import LogInBackup, SavedSegment
 from replog.backup.restoring import Restorer
 from replog.config import ClientOptions
 from replog.errors import BackupError, ConfigError, MetastoreError, MetastoreUnavailableError, TakeoverFailedError
@@ -56,13 +56,16 @@ def ledgers_are_only_records(monkeypatch: pytest.MonkeyPatch, autojump_clock: tr
 async def small_pages() -> AsyncIterator[tuple[Cluster, replog.Client]]:
     async with cluster() as world, world.client(QUICK) as client:
         await world.metastore.create(cookie_key("a"), encode_cookie(Cookie()))  # who has what is restored
-        client._logs.page_segments = 2
+        client._opened.logs.page_segments = 2
         yield world, client
 
 
 async def restore(client: replog.Client, first: int = FIRST, last: int = LAST) -> None:
-    restorer = Restorer("nowhere", client._ledgers, client._logs, client._log_driver, ONE, b"")
-    await restorer._restore("log", [SavedSegment(number, number, 1, "") for number in range(first, last + 1)])
+    restorer = Restorer(
+        "nowhere", client._opened.ledgers, client._opened.logs, client._opened.log_driver, ONE, b"", with_cursors=True
+    )
+    segments = tuple(SavedSegment(number, number, 1, "") for number in range(first, last + 1))
+    await restorer._restore("log", LogInBackup(segments, first))
 
 
 async def write(client: replog.Client, last: int) -> None:
@@ -76,7 +79,7 @@ async def check(client: replog.Client, first: int, last: int) -> None:
     """The log has these segments, and nothing else is left."""
     segments = await client.log_segments("log")
     assert [each.number for each in segments] == list(range(first, last + 1))
-    await client.sweep_log("log", grace_s=0)
+    await client.jobs.sweep("log", grace_s=0)
     assert sorted(each.ledger_id for each in segments) == await client.ledgers()
 
 
@@ -95,7 +98,7 @@ def fail_after_pages(world: Cluster, count: int) -> None:
 
 def before_page(client: replog.Client, number: int, act: Callable[[], Awaitable[None]]) -> None:
     """Has this happen once, right before the client writes this page."""
-    driver = client._log_driver
+    driver = client._opened.log_driver
     write_page = driver._write_page
 
     async def interrupted(effect: WritePage, machine: LogMachine) -> None:
@@ -169,7 +172,7 @@ async def test_answers_about_pages_may_be_lost(fault: Fault, operation: str) -> 
 
 
 @pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE])
-async def test_log_is_restored_once_when_the_answer_about_its_record_is_lost(fault: Fault) -> None:
+async def test_log_is_restored_once_when_its_answer_is_lost(fault: Fault) -> None:
     async with small_pages() as (world, client):
 
         async def lose() -> None:
@@ -184,7 +187,7 @@ async def test_log_is_restored_once_when_the_answer_about_its_record_is_lost(fau
 @pytest.mark.parametrize("page", [1, 2, 4])
 async def test_writer_keeps_the_log_it_began_during_a_restore(page: int) -> None:
     async with small_pages() as (world, client), world.client(QUICK) as other:
-        other._logs.page_segments = 2
+        other._opened.logs.page_segments = 2
         before_page(client, page, lambda: write(other, 9))
         with pytest.raises((TakeoverFailedError, ConfigError)):
             await restore(client)
@@ -195,7 +198,7 @@ async def test_writer_keeps_the_log_it_began_during_a_restore(page: int) -> None
 
 @pytest.mark.parametrize("other_page", [1, 3, 4])
 @pytest.mark.parametrize("page", [1, 2, 4])
-async def test_restore_that_began_last_makes_the_log(page: int, other_page: int) -> None:
+async def test_latest_restore_makes_the_log(page: int, other_page: int) -> None:
     """The other one, which goes on before that page, must not write pages on which the log counts."""
     async with small_pages() as (world, client), world.client(QUICK) as other:
         began, ended = trio.Event(), trio.Event()

@@ -10,14 +10,14 @@ import pytest
 
 from benchmarks.peers import __main__ as program
 from benchmarks.peers.results import from_json
-from benchmarks.peers.tests.fakes import TINY, FakeSurroundings
+from benchmarks.peers.tests.fakes import TINY, FakeEnvironment
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_peers_are_measured_beside_replog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Systems that run within this process: they need no server."""
-    monkeypatch.setattr(program, "ThisMachine", lambda directory: FakeSurroundings())
+    monkeypatch.setattr(program, "ThisMachine", lambda directory: FakeEnvironment())
     monkeypatch.setattr(program, "QUICK", TINY)
     systems = ("replog-local", "sqlite")
     chosen = [word for name in systems for word in ("--system", name)]

@@ -106,7 +106,7 @@ def test_an_unknown_case_is_refused(case: str, capsys: pytest.CaptureFixture[str
     assert "there are latency, push" in capsys.readouterr().out
 
 
-def test_the_program_that_is_profiled_measures_only_replog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiled_program_measures_only_replog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[tuple[Sequence[str], int]] = []
     monkeypatch.setattr(program, "main", lambda arguments, spare_files: run.append((arguments, spare_files)))
     assert profiling.main(profiling.command_of("push", 0.01)[2:]) == 0

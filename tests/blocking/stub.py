@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import runpy
 import subprocess
 import sys
@@ -22,8 +21,6 @@ from replog import api, blocking
 from replog.blocking import client, readers, writers
 from replog.runtime.faces import Face, Faces
 
-API_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
-SHOWN = set(re.findall(r"`(?:await |async |with |for )*(?:\w+\.)*(\w+)[`(]", API_PAGE.read_text(encoding="utf-8")))
 Verb = ast.FunctionDef | ast.AsyncFunctionDef
 
 HEAD = '''
@@ -81,6 +78,9 @@ class Stub:
         of_client, of_readers, of_writers = self.modules
         return (
             of_client.Client,
+            of_client.Admin,
+            of_client.Jobs,
+            of_client.Cursors,
             of_writers.LedgerWriter,
             of_writers.LogWriter,
             of_readers.LedgerReader,
@@ -139,7 +139,7 @@ class Stub:
         own = {name: verb for name, verb in verbs_of(face).items() if ast.get_docstring(verb) is not None}
         verbs = verbs_of(source) | own
         close = self.words["a"] + "close"
-        public = (verb for name, verb in verbs.items() if name in SHOWN and name not in ("aclose", close))
+        public = (verb for name, verb in verbs.items() if name not in ("aclose", close))
         body = [ast.unparse(self._verb(verb)) for verb in public]
         parts = [f'"""{inspect.cleandoc(face.__doc__ or "")}"""', self.attributes.get(face.__name__, ""), *body]
         if hasattr(face, close):
@@ -152,7 +152,6 @@ def attributes(aiter: str, timeout: str = "", result: str = "Any") -> dict[str, 
     """Those of both faces. `aiter` begins the lines that say what iterating gives; a machine's commands return `result`."""
     return {
         "Client": "default_quorum: Quorum\nbookies: tuple[ServedBookie, ...]\nleft_out: Mapping[str, StorageError]",
-        "LedgerWriter": "ledger_id: int",
         "LogWriter": "name: str",
         "LedgerReader": f"ledger_id: int\n{aiter}[Entry]: ...",
         "LogReader": f"name: str\n{timeout}{aiter}[Record]: ...",
@@ -201,7 +200,7 @@ def formatted(text: str, stub: Path) -> str:
 THREADS = Stub(
     package=blocking,
     modules=(client, readers, writers),
-    functions=("connect", "embed", "served_bookie"),
+    functions=("connect", "embed", "serve_bookie", "serve_repairs"),
     words={
         "context": "AbstractContextManager",
         "iterator": "Iterator",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -22,8 +23,10 @@ import trio.testing
 import replog
 import replog.blocking
 from replog.blocking.portal import _Answer
+from replog.config.client import ClientTuning
 from tests.blocking.stub import THREADS
 from tests.forks import Forked, run
+from tests.kit import deafen_leaders
 
 DEADLINE_S = 60
 
@@ -70,7 +73,7 @@ def test_a_log_is_written_read_rolled_trimmed_and_deleted(client: replog.blockin
         with client.read_log("log") as reader:
             assert next(reader.batches()).payloads()[0] == b"one"
         assert client.trim_log("log", before=start) == start
-        with pytest.raises(replog.TrimmedError), client.read_log("log", after=first):
+        with pytest.raises(replog.errors.TrimmedError), client.read_log("log", after=first):
             pass
         assert client.ledgers() == [log.ledger_id]
     assert client.logs() == ["log"]
@@ -79,7 +82,7 @@ def test_a_log_is_written_read_rolled_trimmed_and_deleted(client: replog.blockin
     assert client.log_segments("log", first=1, end=None) == list(record.segments)
     client.delete_log("log")
     assert client.logs() == []
-    with pytest.raises(replog.LogNotFoundError):
+    with pytest.raises(replog.errors.LogNotFoundError):
         client.log_metadata("log")
 
 
@@ -124,13 +127,13 @@ def test_jobs_hand_in_ledgers_and_are_swept(client: replog.blocking.Client) -> N
         return writer.ledger_id
 
     winner, loser, other = written("a"), written("a"), written("b")
-    added = client.append_ledgers("log", [winner], transaction=("t", 1), job="a", custom={"values": "text"})
+    added = client.jobs.append_ledgers("log", [winner], transaction=("t", 1), job="a", custom={"values": "text"})
     assert (added.is_new, added.first) == (True, replog.Position(1, 0))
-    assert not client.append_ledgers("log", [other], transaction=("t", 1)).is_new
-    assert client.sweep_log("log") == [loser]
-    assert client.sweep_log("log", job="b", grace_s=1.0) == [other]
-    with pytest.raises(replog.LedgerNotFoundError):
-        client.append_ledgers("log", [other])
+    assert not client.jobs.append_ledgers("log", [other], transaction=("t", 1)).is_new
+    assert client.jobs.sweep("log") == [loser]
+    assert client.jobs.sweep("log", job="b", grace_s=1.0) == [other]
+    with pytest.raises(replog.errors.LedgerNotFoundError):
+        client.jobs.append_ledgers("log", [other])
     with client.read_log("log") as reader:
         assert [record.data for record in reader] == [b"a"]
     assert client.log_metadata("log").custom == {"values": "text"}
@@ -154,13 +157,13 @@ def test_a_ledger_is_written_read_recovered_and_deleted(client: replog.blocking.
     with client.open_ledger(writer.ledger_id, password=b"secret") as reader:
         assert reader.is_closed
         assert reader.metadata.last_entry_id == 3
-    with pytest.raises(replog.UnauthorizedError), client.open_ledger(writer.ledger_id):
+    with pytest.raises(replog.errors.UnauthorizedError), client.open_ledger(writer.ledger_id):
         pass
     assert client.recover_ledger(writer.ledger_id, password=b"secret").last_entry_id == 3
     assert client.ledger_metadata(writer.ledger_id).last_entry_id == 3  # no password is needed
     client.delete_ledger(writer.ledger_id)
     assert client.ledgers() == []
-    with pytest.raises(replog.LedgerNotFoundError):
+    with pytest.raises(replog.errors.LedgerNotFoundError):
         client.ledger_metadata(writer.ledger_id)
     assert "client" in client.statistics()
 
@@ -179,7 +182,7 @@ def test_a_stretch_of_a_ledger_is_read_in_batches(client: replog.blocking.Client
         assert next(one).first_entry_id == 20
         assert next(other).entry_id == 0  # apart from each other
         assert next(one).last_entry_id == 39
-        with pytest.raises(replog.EntryNotFoundError, match=r"ends at entry 199 \(R7\)"):
+        with pytest.raises(replog.errors.EntryNotFoundError, match=r"ends at entry 199 \(R7\)"):
             list(reader.batches_between(195, 200))
         with pytest.raises(replog.ConfigError, match="3 to 2 are not entries"):
             reader.batches_between(3, 2)
@@ -200,14 +203,14 @@ def test_connect_reaches_the_metastore(tmp_path: Path) -> None:
         pass
     with replog.blocking.connect(f"lmdb:{tmp_path / 'metadata'}") as connected:
         assert connected.logs() == ["log"]
-        with pytest.raises(replog.NotEnoughBookiesError), connected.create_ledger():
+        with pytest.raises(replog.errors.NotEnoughBookiesError), connected.create_ledger():
             pass
 
 
 def test_bookies_are_looked_at_and_looked_after(client: replog.blocking.Client) -> None:
     with client.create_ledger() as writer:
         writer.append(b"one")
-    (bookie,) = client.remote_bookies()
+    (bookie,) = client.admin.bookies()
     assert bookie.bookie_id in repr(bookie)
     assert not bookie.read_only
     assert bookie.endpoints[0].scheme == "memory"
@@ -242,13 +245,13 @@ def test_a_context_is_entered_once(tmp_path: Path) -> None:
     client.close()
     with replog.blocking.embed(tmp_path):
         busy = replog.blocking.embed(tmp_path)
-        with pytest.raises(replog.StorageInUseError):
+        with pytest.raises(replog.errors.StorageInUseError):
             busy.open()
     # One that could not be entered may be tried again.
     busy.open().close()
 
 
-def test_what_a_thread_opens_outlives_it(tmp_path: Path) -> None:
+def test_opened_object_outlives_its_thread(tmp_path: Path) -> None:
     opened: list[replog.blocking.Client] = []
     thread = threading.Thread(target=lambda: opened.append(replog.blocking.embed(tmp_path).open()))
     thread.start()
@@ -284,7 +287,7 @@ def test_unclosed_clients_are_left_alone_when_the_process_ends(tmp_path: Path) -
 
 
 def test_an_error_keeps_its_class_and_shows_the_caller(client: replog.blocking.Client) -> None:
-    with pytest.raises(replog.LogNotFoundError) as caught:
+    with pytest.raises(replog.errors.LogNotFoundError) as caught:
         client.trim_log("nothing", before="1:0")
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert "test_an_error_keeps_its_class_and_shows_the_caller" in frames
@@ -309,15 +312,19 @@ def test_nothing_is_reported_of_objects_collected_at_shutdown(tmp_path: Path) ->
     run_script(script, tmp_path)
 
 
-def test_what_cannot_be_opened_says_why_and_leaves_no_thread(tmp_path: Path) -> None:
-    with replog.blocking.embed(tmp_path), pytest.raises(replog.StorageInUseError), replog.blocking.embed(tmp_path):
+def test_failed_opening_gives_the_reason_and_leaves_no_thread(tmp_path: Path) -> None:
+    with (
+        replog.blocking.embed(tmp_path),
+        pytest.raises(replog.errors.StorageInUseError),
+        replog.blocking.embed(tmp_path),
+    ):
         pass
     with pytest.raises(replog.ConfigError), replog.blocking.connect("nonsense:"):
         pass
     assert [each for each in threading.enumerate() if each.name == "replog blocking"] == []
 
 
-def test_leaving_confirms_what_was_pushed_and_ends_everything(tmp_path: Path) -> None:
+def test_leaving_confirms_pushed_entries_and_ends_everything(tmp_path: Path) -> None:
     with replog.blocking.embed(tmp_path) as client:
         with client.write_log("log") as log, client.read_log("log") as reader:
             log.push_nowait(b"pushed")
@@ -327,7 +334,7 @@ def test_leaving_confirms_what_was_pushed_and_ends_everything(tmp_path: Path) ->
             reader.receive()
         with client.read_log("log") as again:
             assert again.receive().data == b"pushed"
-            with pytest.raises(replog.EndOfLogError):
+            with pytest.raises(replog.errors.EndOfLogError):
                 again.receive()
     for use in (client.logs, client.statistics, lambda: log.append(b""), lambda: log.last_add_pushed):
         with pytest.raises(replog.ClosedError):
@@ -338,7 +345,7 @@ def test_leaving_confirms_what_was_pushed_and_ends_everything(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), GeneratorExit(), StopIteration()])
-def test_leaving_on_an_error_lets_that_very_error_pass(tmp_path: Path, error: BaseException) -> None:
+def test_leaving_on_an_error_raises_the_same_error(tmp_path: Path, error: BaseException) -> None:
     with (
         pytest.raises(type(error)) as caught,
         replog.blocking.embed(tmp_path) as client,
@@ -351,7 +358,10 @@ def test_leaving_on_an_error_lets_that_very_error_pass(tmp_path: Path, error: Ba
         assert [record.data for record in reader] == [b"confirmed"]
 
 
-def test_a_deposed_writer_gets_the_uncertain_positions(client: replog.blocking.Client) -> None:
+def test_a_deposed_writer_gets_the_uncertain_positions(
+    client: replog.blocking.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deafen_leaders(monkeypatch)
     with client.write_log("log") as old, client.write_log("log") as new:
         assert new.append(b"new") > (old.segment, 0)
         with pytest.raises(replog.FencedError) as caught:
@@ -359,19 +369,19 @@ def test_a_deposed_writer_gets_the_uncertain_positions(client: replog.blocking.C
         assert list(caught.value.positions) == [replog.Position(old.segment, 0)]
 
 
-def test_a_wrong_argument_is_no_harm(client: replog.blocking.Client) -> None:
+def test_wrong_argument_raises_and_changes_nothing(client: replog.blocking.Client) -> None:
     with client.write_log("log") as log:
         with pytest.raises(TypeError):
             log.append("text")  # type: ignore[arg-type]
-        with pytest.raises(replog.PayloadTooLargeError):
+        with pytest.raises(replog.errors.PayloadTooLargeError):
             log.extend([b"good", bytes(17 << 20)])
         assert log.append(b"first") == (log.segment, 0)
 
 
-def test_the_budget_is_told_to_who_will_not_wait(tmp_path: Path) -> None:
-    options = replog.ClientOptions(in_flight_bytes_max=1 << 20, batch_bytes_max=1 << 20)
+def test_budget_is_reported_to_callers_with_nowait(tmp_path: Path) -> None:
+    options = ClientTuning(in_flight_bytes_max=1 << 20, batch_bytes_max=1 << 20)
     with replog.blocking.embed(tmp_path, options=options) as client, client.write_log("log") as log:
-        with pytest.raises(replog.WouldBlockError):
+        with pytest.raises(replog.errors.WouldBlockError):
             for _ in range(10_000):
                 log.push_nowait(bytes(1 << 19))
         log.push(bytes(1 << 19))
@@ -379,7 +389,7 @@ def test_the_budget_is_told_to_who_will_not_wait(tmp_path: Path) -> None:
         assert log.last_add_confirmed == log.last_add_pushed
 
 
-def test_a_program_that_never_leaves_its_block_ends_all_the_same(tmp_path: Path) -> None:
+def test_program_ends_without_leaving_its_block(tmp_path: Path) -> None:
     script = """
         import replog.blocking
         contexts = [replog.blocking.embed("wal")]
@@ -492,7 +502,7 @@ def test_breaking_off_an_iteration_loses_no_record(client: replog.blocking.Clien
         assert [record.data for record in reader] == [b"5", b"6", b"7", b"8", b"9"]
 
 
-def test_position_and_commit_cover_only_what_was_returned(client: replog.blocking.Client) -> None:
+def test_position_and_commit_cover_only_returned_entries(client: replog.blocking.Client) -> None:
     """Batches that came for a call that was interrupted were not returned: who reads on after the position must get them."""
     with client.write_log("log") as log:
         for number in range(4):
@@ -509,7 +519,21 @@ def test_position_and_commit_cover_only_what_was_returned(client: replog.blockin
         assert cursor.begins_at == replog.Position(1, 1)
 
 
-def test_batches_keep_their_order_whichever_verb_takes_them(client: replog.blocking.Client) -> None:
+@pytest.mark.parametrize("verb", ["commit", "commit_nowait"])
+def test_next_worker_gets_entries_fetched_but_not_returned(verb: str, client: replog.blocking.Client) -> None:
+    with client.write_log("log") as log:
+        for number in range(4):
+            log.append(b"%d" % number)
+    opened: Any
+    with client.cursor("log", "billing") as opened:
+        opened._way.call(opened._fetching._fetch, None)
+        assert opened.receive().data == b"0"
+        getattr(opened, verb)()
+    with client.cursor("log", "billing") as cursor:
+        assert [record.data for record in cursor] == [b"1", b"2", b"3"]
+
+
+def test_batches_keep_their_order_with_any_verb(client: replog.blocking.Client) -> None:
     with client.write_log("log") as log:
         for number in range(20):
             log.append(b"%d" % number)
@@ -668,7 +692,7 @@ def test_use_in_a_fork_raises_at_once_and_leaving_is_harmless(tmp_path: Path) ->
                     lambda: client.write_log("log").__enter__(), lambda: client.read_log("log").__enter__(),
                 ]
                 for use in uses:
-                    with pytest.raises(replog.ForkedError, match="Open a client of its own in each process"):
+                    with pytest.raises(replog.errors.ForkedError, match="Open a client of its own in each process"):
                         use()
             else:
                 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -684,7 +708,7 @@ def test_use_in_a_fork_raises_at_once_and_leaving_is_harmless(tmp_path: Path) ->
 def test_a_fork_opens_a_client_of_its_own_in_another_directory(tmp_path: Path) -> None:
     script = textwrap.dedent(FORKING) + textwrap.dedent("""
         def child():
-            with pytest.raises(replog.StorageInUseError), replog.blocking.embed("wal"):
+            with pytest.raises(replog.errors.StorageInUseError), replog.blocking.embed("wal"):
                 pass
             with replog.blocking.embed("other") as own, own.write_log("log") as own_log:
                 own_log.append(b"child")
@@ -727,7 +751,7 @@ def test_a_fork_does_not_keep_the_directory_of_a_dead_parent(tmp_path: Path) -> 
 def test_a_fork_while_threads_append_hangs_neither_process(tmp_path: Path) -> None:
     script = textwrap.dedent(FORKING) + textwrap.dedent("""
         def child():
-            with pytest.raises(replog.ForkedError):
+            with pytest.raises(replog.errors.ForkedError):
                 log.append(b"child")
             with replog.blocking.embed(f"other-{os.getpid()}") as own, own.write_log("log") as own_log:
                 own_log.append(b"child")
@@ -754,3 +778,24 @@ def test_a_fork_while_threads_append_hangs_neither_process(tmp_path: Path) -> No
             assert {record.data for record in records} == {b"parent"}
     """)
     run_script(script, tmp_path)
+
+
+def test_repairs_are_served_until_the_client_is_left(tmp_path: Path) -> None:
+    reports: queue.SimpleQueue[replog.results.AuditReport] = queue.SimpleQueue()
+    ended: list[BaseException] = []
+
+    def serve(client: replog.blocking.Client) -> None:
+        try:
+            replog.blocking.serve_repairs(client, interval_s=0.01, reported=reports.put)
+        except replog.ClosedError as error:
+            ended.append(error)
+
+    with replog.blocking.embed(tmp_path) as client:
+        with client.write_log("log") as log:
+            log.append(b"one")
+        serving = threading.Thread(target=serve, args=(client,))
+        serving.start()
+        assert isinstance(reports.get(timeout=60), replog.results.AuditReport)
+    serving.join(60)
+    assert not serving.is_alive()
+    assert len(ended) == 1

@@ -22,7 +22,7 @@ def test_commands_of_many_threads_are_applied_once(tmp_path: Path) -> None:
         assert counters.machine_name == "counters"
         command_id = counters.next_id()
         assert [counters.call_as(command_id, Counters.add, "visits") for _ in range(2)] == [23, 23]
-        with pytest.raises(replog.CommandFailedError, match="ValueError"):
+        with pytest.raises(replog.errors.CommandFailedError, match="ValueError"):
             counters.take("none", 1)
     with pytest.raises(replog.ClosedError):
         counters.add("visits")

@@ -19,12 +19,12 @@ def all_faces(client: Any) -> list[Face]:
     ledger.append(b"one")
     log = client.write_log("log").open()
     log.append(b"one")
-    (remote,) = client.remote_bookies()
+    (remote,) = client.admin.bookies()
     (own,) = client.bookies
     readers = [client.open_ledger(ledger.ledger_id).open(), client.read_log("log").open()]
     readers.append(client.cursor("log", "mine").open())
     machine = client.run_machine("waves", Machine, listen=()).open()
-    found = [ledger, log, *readers, machine, remote, own, client]
+    found = [ledger, log, *readers, machine, remote, own, client.admin, client.jobs, client.cursors, client]
     assert {type(each) for each in found} == {face for face in FACES._face_of.values() if not is_made_by_reading(face)}
     return found
 
@@ -58,12 +58,12 @@ def not_ours(faces: list[Face]) -> list[str]:
     return told
 
 
-def test_what_an_open_object_raises_is_ours(tmp_path: Path) -> None:
+def test_open_object_raises_only_our_errors(tmp_path: Path) -> None:
     with replog.blocking.embed(tmp_path, options=OPTIONS) as client:
         assert not_ours(all_faces(client)) == []
 
 
-def test_what_a_closed_object_raises_is_ours(tmp_path: Path) -> None:
+def test_closed_object_raises_only_our_errors(tmp_path: Path) -> None:
     with replog.blocking.embed(tmp_path, options=OPTIONS) as client:
         faces = all_faces(client)
         for face in faces[:-1]:

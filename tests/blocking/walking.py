@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 
 import replog
+from replog.config.client import ClientTuning
 from replog.errors import ReplogError
 from replog.runtime.faces import Face
-from tests.blocking.stub import SHOWN
 
 
 @attrs.define
@@ -36,21 +36,21 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "commit_nowait": (),
     "create_ledger": (),
     "cursor": ("log", "billing"),
-    "cursors": ("log",),
-    "declare_bookies_lost": (["nobody"],),
-    "delete_cursor": ("log", "absent"),
+    "list": ("log",),
+    "declare_lost": (["nobody"],),
+    "delete": ("log", "absent"),
     "delete_ledger": (999,),
     "delete_log": ("absent",),
-    "drain_bookie": ("nobody",),
+    "drain": ("nobody",),
     "drain_status": ("nobody",),
     "extend": ([b"entry"],),
     "lead_log": ("log",),
     "ledger_metadata": (1,),
     "log_metadata": ("log",),
-    "log_producers": ("log",),
+    "producers": ("log",),
     "log_segments": ("log",),
     "log_summary": ("log",),
-    "move_cursor": ("log", "absent"),
+    "move": ("log", "absent"),
     "open_ledger": (1,),
     "push": (b"entry",),
     "push_nowait": (b"entry",),
@@ -68,28 +68,29 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "call": (Machine.wave,),
     "call_as": ("1:1", Machine.wave),
     "run_machine": ("machine", Machine),
-    "sweep_log": ("log",),
+    "sweep": ("log",),
+    "transactions": ("log",),
     "take_over_ledger": (999,),
     "trim_ledger": (999,),
     "trim_log": ("log",),
-    "undrain_bookie": ("nobody",),
+    "undrain": ("nobody",),
     "write_log": ("log",),
 }
 NAMED: dict[str, dict[str, Any]] = {
-    "move_cursor": {"to": "1:0"},
+    "move": {"to": "1:0"},
     "retain_log": {"size_bytes": 1 << 40},
     "compact_log": {"into": "compacted"},
     "run_machine": {"listen": ()},
     "trim_ledger": {"before": 0},
     "trim_log": {"before": "1:0"},
 }
-LEAVING = {"close", "aclose"}  # they end what others are still to be called on
+LAST = ("close", "aclose", "wait_ended")  # they end what others are still to be called on, or wait for that
 
 
 def verbs_of(face: Face) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What of a face the page of the API lists, each as a call with arguments; verbs that end it come last."""
-    names = [name for name, _ in inspect.getmembers_static(type(face)) if name in SHOWN]
-    for name in sorted(names, key=lambda name: (name in LEAVING, name)):
+    """The public verbs of a face, each as a call with arguments; verbs that end it come last."""
+    names = [name for name, _ in inspect.getmembers_static(type(face)) if not name.startswith("_")]
+    for name in sorted(names, key=lambda name: (LAST.index(name) + 1 if name in LAST else 0, name)):
         member = inspect.getattr_static(type(face), name)
         if isinstance(member, property):
             yield name, partial(getattr, face, name)
@@ -106,4 +107,4 @@ def is_ours(error: BaseException, *own: type[BaseException]) -> bool:
     return isinstance(error, (ReplogError, *own)) and not type(error).__module__.startswith("trio")
 
 
-OPTIONS = replog.ClientOptions(add_timeout_s=2.0, read_timeout_s=2.0, takeover_timeout_s=5.0, metastore_timeout_s=5.0)
+OPTIONS = ClientTuning(add_timeout_s=2.0, read_timeout_s=2.0, takeover_timeout_s=5.0, metastore_timeout_s=5.0)

@@ -15,7 +15,7 @@ RECORD_BYTES = 64  # of marks, and of a dropped ledger
 
 
 class SmallStorage(FaultyStorage):
-    """What is stored takes space, and dropped ledgers do until a compaction.
+    """Stored entries take space, and dropped ledgers do until a compaction.
 
     A call whose name is in `gates` says that it has begun, and then waits until its gate is opened, or a long one until the
     storage is closed."""

@@ -28,7 +28,7 @@ from replog.protocol.messages import (
     Status,
 )
 from replog.protocol.releasing import ForeignRange, Release
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.bookie.disks import SmallStorage
 from tests.bookie.test_hostile_requests import Asker
 
@@ -68,7 +68,7 @@ async def bookie_of(storage: Storage | None = None) -> AsyncIterator[Bookie]:
         yield Bookie(server)
 
 
-async def test_ranges_tell_what_is_held() -> None:
+async def test_ranges_describe_the_held_entries() -> None:
     async with bookie_of() as bookie:
         assert await bookie.holding() == Holding((), 99)
         for first in (0, 3, 9):
@@ -173,8 +173,8 @@ class Rotten(SmallStorage):
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
-async def test_copy_mends_what_is_damaged(digest_type: DigestType) -> None:
-    """What cannot be read is stored again; an add for it stays in doubt, as it is no repair (R4)."""
+async def test_copy_repairs_damaged_entries(digest_type: DigestType) -> None:
+    """Unreadable entries are stored again; an add for them stays in doubt, as it is not a repair (R4)."""
     storage = Rotten(memory.open_storage())
     batch = make_batch(LEDGER, 0, digest_type=digest_type)
     async with bookie_of(storage) as bookie:
@@ -212,7 +212,7 @@ class SlowLooks(SmallStorage):
         return found
 
 
-async def test_ranges_seen_before_a_drop_are_not_told_after_it() -> None:
+async def test_ranges_seen_before_a_drop_are_hidden_after_it() -> None:
     """F5: a filler that reads the record after the proof, and asks then, would name this bookie for what it has just dropped."""
     storage = SlowLooks(memory.open_storage())
     all_of_it = ForeignRange(1, 0, 99)
@@ -237,7 +237,7 @@ async def test_ranges_seen_before_a_drop_are_not_told_after_it() -> None:
         assert await bookie.holding() == Holding(((0, 2, 1),), 99), "what is stored again is told again"
 
 
-async def test_release_within_a_look_hides_what_was_seen() -> None:
+async def test_release_within_a_look_hides_seen_entries() -> None:
     """F5: the release begins and ends while a thread still has what it saw before."""
     storage = SlowLooks(memory.open_storage())
     all_of_it = ForeignRange(1, 0, 99)

@@ -60,7 +60,7 @@ async def test_a_recovery_read(is_instant: bool) -> None:
 
 @each_kind
 @pytest.mark.parametrize("is_recovery", [False, True])
-async def test_an_add_of_what_may_be_stored(is_instant: bool, is_recovery: bool) -> None:
+async def test_add_over_damaged_identities_is_not_confirmed(is_instant: bool, is_recovery: bool) -> None:
     """T3: neither confirmed nor stored over; wherever the damaged identities stand in the batch."""
     async with rotten(is_instant=is_instant) as served:
         commits = len(served.storage.commits)
@@ -74,7 +74,7 @@ async def test_an_add_of_what_may_be_stored(is_instant: bool, is_recovery: bool)
 
 
 @each_kind
-async def test_damage_does_not_take_others_of_its_group_along(is_instant: bool) -> None:
+async def test_damage_does_not_affect_others_of_its_group(is_instant: bool) -> None:
     async with rotten(is_instant=is_instant) as served:
         ids = served.asker.send(
             add(a_batch(30)), add(a_batch(10, 10)), RecoveryReadRequest(0, 1, KEY, 1, 12, 1), add(a_batch(31))
@@ -86,7 +86,7 @@ async def test_damage_does_not_take_others_of_its_group_along(is_instant: bool) 
 
 
 @each_kind
-async def test_marks_that_cannot_be_read(is_instant: bool) -> None:
+async def test_unreadable_marks_are_answered_as_damage(is_instant: bool) -> None:
     """Nobody may be told that there is no such ledger, or be let past a fence that can't be seen (R3)."""
 
     class Blind(SmallStorage):
@@ -116,7 +116,7 @@ async def test_marks_that_cannot_be_read(is_instant: bool) -> None:
         assert (await served.ask(add(a_batch(0)))).status is Status.OK
 
 
-async def test_a_read_reports_marks_that_became_unreadable() -> None:
+async def test_read_reports_marks_after_they_became_unreadable() -> None:
     """The machine was made anew meanwhile: that must not end the bookie."""
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     async with serving(OPTIONS, storage=storage) as served:

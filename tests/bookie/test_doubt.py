@@ -11,19 +11,20 @@ import trio.testing
 from replog.abc import UNBOUNDED, Doubt
 from replog.backends.memory import MemoryStorage
 from replog.bookie.serving import serving as serving_storage
-from replog.client.losses import EntriesAtRisk
-from replog.config import ClientOptions
+from replog.client.ledger_writer import LedgerWriter
+from replog.config.client import ClientTuning
 from replog.errors import AdministrationError, LossNotAcceptedError, RecoveryUndecidedError, StorageIdentityError
 from replog.hookspecs import StorageInDoubt
 from replog.protocol.messages import RecoveryReadRequest, Status, WriteLastAddConfirmedRequest
 from replog.protocol.model import LedgerState
 from replog.records.bookies import cookie_key, decode_cookie
+from replog.repair.losses import EntriesAtRisk
 from replog.testing import Fault
 from tests.bookie.test_server import KEY, OPTIONS, a_batch, add, each_kind, fence, look_often, read, serving
 from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger, until
 
 LOSS = Doubt(UNBOUNDED, UNBOUNDED, ("journal/1.journal ends at 8192, before its durable mark",))
-FAST = ClientOptions(
+FAST = ClientTuning(
     add_timeout_s=1.0, read_timeout_s=1.0, recovery_timeout_s=5.0, absence_wait_s=0.5, bookie_retry_after_s=1.0
 )
 
@@ -60,7 +61,7 @@ async def test_no_plain_adds_in_doubt_but_fences_and_recovery_adds(is_instant: b
         assert (await served.ask(add(a_batch(0, ledger_id=2)))).status is Status.OK
 
 
-async def test_doubt_that_comes_up_later_concerns_ledgers_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_later_doubt_concerns_ledgers_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     look_often(monkeypatch)
     async with serving() as served:
         assert (await served.ask(add(a_batch(0)))).status is Status.OK
@@ -82,7 +83,7 @@ async def restart_in_doubt(bookie: Bookie, doubt: Doubt = LOSS, *, forget: int |
     await bookie.start()
 
 
-async def test_only_ledgers_that_existed_before_are_in_doubt(autojump_clock: trio.testing.MockClock) -> None:
+async def test_only_older_ledgers_are_in_doubt(autojump_clock: trio.testing.MockClock) -> None:
     """B8: bounded by the next ledger id before it serves, told to observers; ledgers created later are as ever."""
     async with cluster(1) as world, world.client(quorum=ONE) as client:
         async with client.create_ledger() as writer:
@@ -96,7 +97,7 @@ async def test_only_ledgers_that_existed_before_are_in_doubt(autojump_clock: tri
         assert await read_ledger(client, later.ledger_id) == [b"after"]
 
 
-async def test_doubt_that_comes_up_while_it_serves_is_bounded_too(autojump_clock: trio.testing.MockClock) -> None:
+async def test_doubt_found_while_serving_is_bounded_too(autojump_clock: trio.testing.MockClock) -> None:
     """B8: also when the metastore answers only after a while."""
     async with cluster(1) as world, world.client(quorum=ONE) as client:
         storage = world.bookies[0].storage
@@ -119,7 +120,7 @@ async def test_a_writer_goes_on_without_a_bookie_in_doubt(autojump_clock: trio.t
         assert await read_ledger(client, writer.ledger_id) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_a_takeover_finds_the_only_copy_that_is_left(
+async def test_takeover_finds_the_only_remaining_copy(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """R10: the schedule that lost up to 76 confirmed entries."""
@@ -132,7 +133,7 @@ async def test_a_takeover_finds_the_only_copy_that_is_left(
             assert (await client.recover_ledger(ledger_id)).last_entry_id == 9
 
 
-async def test_a_takeover_waits_for_a_bookie_that_may_have_copies(autojump_clock: trio.testing.MockClock) -> None:
+async def test_takeover_waits_for_a_bookie_with_possible_copies(autojump_clock: trio.testing.MockClock) -> None:
     """R10, R12: while the only holder is away it is refused, by name; it succeeds as soon as that one is back."""
     async with cluster(3) as world:
         ledger_id = await confirmed_on_two(world)
@@ -154,7 +155,7 @@ async def test_a_loss_of_the_only_bookie_must_be_accepted(
     """R10: a ledger on one disk: its recovery is refused at once, and says what to do."""
     async with cluster(1) as world:
         async with world.client(FAST, ONE) as client:
-            writer = await client._ledgers.create(client.default_quorum)
+            writer = LedgerWriter(await client._opened.ledgers.create(client.default_quorum))
             await writer.append(b"a")
         await restart_in_doubt(world.bookies[0], forget=writer.ledger_id)
         async with world.client(FAST, ONE) as client:
@@ -169,7 +170,7 @@ async def test_a_loss_of_the_only_bookie_must_be_accepted(
 async def confirmed_on_two(world: Cluster) -> int:
     """Ten entries on the first two bookies; the third is deaf. The writer's client is gone."""
     async with world.client(FAST) as client:
-        writer = await client._ledgers.create(client.default_quorum)
+        writer = LedgerWriter(await client._opened.ledgers.create(client.default_quorum))
         world.bookies[2].wire.is_deaf = True
         for number in range(10):
             await writer.append(b"%d" % number)
@@ -181,17 +182,17 @@ async def confirmed_on_two(world: Cluster) -> int:
 # -- declared lost ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_bookie_that_was_declared_lost_never_serves_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_bookie_declared_lost_never_serves_again(autojump_clock: trio.testing.MockClock) -> None:
     """B8a: one that is announced can't be declared lost; once declared, it refuses to start."""
     async with cluster(3) as world, world.client(FAST) as client:
         bookie = world.bookies[0]
         with pytest.raises(AdministrationError, match="announced"):
-            await client.declare_bookies_lost([bookie.bookie_id])
+            await client.admin.declare_lost([bookie.bookie_id])
         with pytest.raises(AdministrationError, match="does not know it"):
-            await client.declare_bookies_lost(["bookie-nobody"])
+            await client.admin.declare_lost(["bookie-nobody"])
         await bookie.kill()
         for _ in range(2):
-            assert await client.declare_bookies_lost([bookie.bookie_id]) == []
+            assert await client.admin.declare_lost([bookie.bookie_id]) == []
         cookie = (await world.metastore.get(cookie_key(bookie.bookie_id))).value
         assert decode_cookie("", cookie).is_lost
         with pytest.raises(StorageIdentityError, match="declared lost"):
@@ -222,7 +223,7 @@ async def test_two_lost_of_three_need_the_loss_accepted(autojump_clock: trio.tes
             await bookie.kill()
         async with world.client(FAST) as client:
             with pytest.raises(LossNotAcceptedError, match=f"ledger {ledger_id}: entries 0 to the end") as raised:
-                await client.declare_bookies_lost(lost)
+                await client.admin.declare_lost(lost)
             (risk,) = raised.value.at_risk
             assert isinstance(risk, EntriesAtRisk)
             assert set(risk.lost) == set(lost)
@@ -231,19 +232,19 @@ async def test_two_lost_of_three_need_the_loss_accepted(autojump_clock: trio.tes
             await world.add_bookie()  # to write to
             metadata = await client.recover_ledger(ledger_id, lost=lost, accept_loss=True)
             assert metadata.state is LedgerState.CLOSED
-            assert await client.declare_bookies_lost(lost, accept_loss=True) != [] or metadata.last_entry_id == -1
+            assert await client.admin.declare_lost(lost, accept_loss=True) != [] or metadata.last_entry_id == -1
 
 
-async def test_a_loss_that_was_declared_one_by_one_adds_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_loss_declared_in_parts_adds_up(autojump_clock: trio.testing.MockClock) -> None:
     """B8a: the second one of (3,3,2) is refused, though alone each could be lost."""
     async with cluster(3) as world:
         await confirmed_on_two(world)
         for bookie in world.bookies[:2]:
             await bookie.kill()
         async with world.client(FAST) as client:
-            assert await client.declare_bookies_lost([world.bookies[0].bookie_id]) == []
+            assert await client.admin.declare_lost([world.bookies[0].bookie_id]) == []
             with pytest.raises(LossNotAcceptedError):
-                await client.declare_bookies_lost([world.bookies[1].bookie_id])
+                await client.admin.declare_lost([world.bookies[1].bookie_id])
 
 
 async def test_a_loss_is_accepted_when_another_bookie_knows_its_own(autojump_clock: trio.testing.MockClock) -> None:

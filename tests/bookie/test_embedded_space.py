@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import attrs
@@ -17,7 +16,9 @@ import replog.abc
 import replog.errors
 from replog.abc import Metastore, Storage
 from replog.backends.memory import MemoryStorage
-from replog.config import BookieOptions, ClientOptions
+from replog.config import BookieOptions
+from replog.config.bookie import tuned
+from replog.config.client import ClientTuning
 from replog.hookspecs import Backend, DamageFound, EnsembleChanged, Event, NoOptions, StorageFailed, hookimpl
 from replog.metastores.memory import MemoryMetastore
 from replog.records.bookies import COOKIES_KEY
@@ -27,8 +28,8 @@ from tests.bookie.disks import SmallStorage
 from tests.kit import read_ledger, read_log, until
 
 MIB = 1 << 20
-OPTIONS = BookieOptions(storage="small", read_only_below_bytes=2 * MIB, writable_above_bytes=4 * MIB)
-CLIENT = ClientOptions(bookie_retry_after_s=0.5)
+OPTIONS = BookieOptions(storage="small", read_only_below_bytes=2 * MIB)
+CLIENT = ClientTuning(bookie_retry_after_s=0.5)
 TWO = replog.Quorum(2, 2, 2)
 
 
@@ -151,7 +152,7 @@ async def test_a_ledger_on_full_bookies_can_be_recovered_and_read(
                 assert metadata.last_entry_id == 1
                 await writer.append(b"late")
         assert await read_ledger(client, writer.ledger_id) == [b"0", b"1"]
-        with pytest.raises(replog.NotEnoughBookiesError, match=r"read-only: .* make space on their disks"):
+        with pytest.raises(replog.errors.NotEnoughBookiesError, match=r"read-only: .* make space on their disks"):
             async with client.create_ledger():
                 pass
         for each in disks.storages:
@@ -179,7 +180,7 @@ async def test_embedded_bookies_do_maintenance_on_demand(
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 async def test_every_storage_is_closed_if_a_bookie_cannot_be_served(which: int, tmp_path: Path) -> None:
-    """Whoever has served it, or was to."""
+    """This holds for storages that were served, and for those that were not."""
     disks = Disks()
     metastore = FaultyMetastore(MemoryMetastore())
     created: list[str] = []
@@ -191,7 +192,7 @@ async def test_every_storage_is_closed_if_a_bookie_cannot_be_served(which: int, 
         return Fault.UNAVAILABLE if len(created) == which + 1 else None
 
     metastore._choose = choose
-    with pytest.raises(replog.MetastoreError):
+    with pytest.raises(replog.errors.MetastoreError):
         async with embedded(tmp_path, disks, metastore=metastore):
             pytest.fail("it serves")
     assert len(created) == which + 1
@@ -202,10 +203,8 @@ async def test_a_served_bookie_is_closed_too(tmp_path: Path) -> None:
     disks = Disks()
     registry = Registry({"disks": disks}, load_installed=False)
     config = replog.BookieConfig(directory=str(tmp_path), metastore=MemoryMetastore(), options=OPTIONS)
-    async with trio.open_nursery() as nursery:
-        bookie_id = await nursery.start(partial(replog.serve_bookie, config, registry=registry))
-        assert disks.of(bookie_id).calls == []
-        nursery.cancel_scope.cancel()
+    async with replog.serve_bookie(config, registry=registry) as bookie:
+        assert disks.of(bookie.bookie_id).calls == []
     assert disks.storages[0].calls == ["close"]
 
 
@@ -213,7 +212,7 @@ async def test_a_served_bookie_is_closed_too(tmp_path: Path) -> None:
 async def test_a_client_can_be_left_when_a_disk_does_not_answer(tmp_path: Path) -> None:
     """W6; and its storage is not closed under the call, by nobody."""
     disks = Disks(is_instant=False)
-    impatient = attrs.evolve(OPTIONS, close_timeout_s=0.2)
+    impatient = attrs.evolve(tuned(OPTIONS), close_timeout_s=0.2)
     with trio.fail_after(10):
         async with embedded(tmp_path, disks, bookie_options=impatient) as client, trio.open_nursery() as nursery:
             async with client.create_ledger() as writer:

@@ -18,7 +18,7 @@ from tests.bookie.test_server import KEY, Served, a_batch, add, each_kind, fence
 from tests.kit import until
 from tests.protocol.bookies import proof_of
 
-OPTIONS = BookieOptions(storage="memory", read_only_below_bytes=10_000, writable_above_bytes=20_000)
+OPTIONS = BookieOptions(storage="memory", read_only_below_bytes=10_000)
 
 
 def small(left_bytes: int | None, *, is_instant: bool = False) -> SmallStorage:
@@ -120,7 +120,7 @@ async def test_a_failed_storage_stays_read_only_despite_free_space(
         assert (await served.ask(add(a_batch(0)))).status is Status.UNKNOWN
 
 
-async def test_a_full_bookie_that_fails_tells_both(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_full_bookie_reports_both(monkeypatch: pytest.MonkeyPatch) -> None:
     look_often(monkeypatch)
     storage = small(100)
     async with serving(OPTIONS, storage=storage) as served:
@@ -206,7 +206,7 @@ async def test_recovery_adds_are_accepted_beside_refused_entries() -> None:
         assert len(served.events) == 1
 
 
-async def test_what_fits_alone_is_kept_when_all_together_is_too_much() -> None:
+async def test_copies_fit_alone_when_all_together_are_too_large() -> None:
     """B5: a fence, and above all a dropped ledger, which makes space, are not lost to a recovery add beside them."""
     async with serving(storage=surprising(3_000)) as served, trio.open_nursery() as nursery:
         assert (await served.ask(add(a_batch(0, ledger_id=7)))).status is Status.OK
@@ -239,6 +239,18 @@ async def test_an_answered_fence_is_durable_when_its_add_is_refused() -> None:
 def small_again(storage: SmallStorage) -> SmallStorage:
     """The disk after a restart, with more space."""
     return SmallStorage(storage.inner, 1 << 30, is_instant=False)
+
+
+async def test_key_of_refused_adds_is_kept() -> None:
+    """B7: an add behind them in the same group is told that the key is another one's: so it must be after a restart."""
+    storage = surprising(3_000)
+    foreign = add(a_batch(0), key=b"f" * 32)
+    async with serving(storage=storage) as served:
+        answers = await send_in_one_group(served, large(0, 4_000), large(1, 4_000), foreign)
+        assert answers == [Status.READ_ONLY, Status.READ_ONLY, Status.UNAUTHORIZED]
+    async with serving(storage=small_again(storage)) as served:
+        assert (await served.ask(add(a_batch(0), key=b"f" * 32))).status is Status.UNAUTHORIZED
+        assert (await served.ask(add(a_batch(0)))).status is Status.OK
 
 
 async def test_the_last_add_confirmed_of_a_refused_batch_is_kept() -> None:

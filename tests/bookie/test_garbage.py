@@ -21,7 +21,7 @@ from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger
 
 @pytest.fixture(params=[0, garbage.UNLISTED_MAX], ids=["listed", "looked up"])
 def unlisted_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """What is here is listed; or, where it is so little, looked up."""
+    """Ledgers here are listed; or, if they are few, looked up."""
     monkeypatch.setattr(garbage, "UNLISTED_MAX", request.param)
     return int(request.param)
 
@@ -96,7 +96,7 @@ async def test_first_the_snapshot_then_the_listing_then_each_candidate(
 
 
 @pytest.mark.usefixtures("_always_listed")
-async def test_a_ledger_created_after_the_snapshot_is_no_candidate(
+async def test_ledger_created_after_the_snapshot_is_not_a_candidate(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Also if the listing that follows does not show it."""
@@ -122,7 +122,7 @@ async def test_a_ledger_created_after_the_snapshot_is_no_candidate(
 
 @pytest.mark.usefixtures("unlisted_max")
 @pytest.mark.parametrize("hidden", [0, 2, 4])
-async def test_a_listing_that_lacks_a_key_for_a_while_costs_no_ledger(
+async def test_listing_without_a_key_for_a_while_costs_no_ledger(
     hidden: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A follower that lags, a store that moves keys: the candidate is read again, and is there."""
@@ -187,7 +187,7 @@ async def test_an_error_late_in_a_listing_drops_nothing(
 
 
 @pytest.mark.usefixtures("unlisted_max")
-async def test_a_candidate_that_cannot_be_looked_up_is_not_dropped(autojump_clock: trio.testing.MockClock) -> None:
+async def test_candidate_is_kept_when_its_lookup_fails(autojump_clock: trio.testing.MockClock) -> None:
     async with watched() as one:
         ids = [await one.write() for _ in range(2)]
         for ledger_id in ids:
@@ -285,7 +285,7 @@ async def test_garbage_is_dropped_some_at_a_time(autojump_clock: trio.testing.Mo
 
 
 @pytest.mark.parametrize("error", [MetastoreError("on purpose"), StorageFullError("on purpose")])
-async def test_what_fails_ends_the_pass_and_the_next_one_goes_on(
+async def test_failure_ends_the_pass_and_the_next_one_continues(
     error: Exception, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with watched() as one:

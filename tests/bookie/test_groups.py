@@ -8,7 +8,7 @@ import pytest
 
 from replog.abc import Mutation
 from replog.backends.memory import MemoryStorage
-from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.errors import StorageFailedError
 from replog.protocol.messages import RecoveryReadRequest, Response, Status
 from tests.bookie.test_server import FULL, KEY, a_batch, add, each_kind, fence, serving
@@ -55,7 +55,7 @@ async def test_a_fence_does_not_fail_with_adds_from_before_a_failure() -> None:
 
     If both were one group, the fence would fail with the add, though there is space for it. Its machine would not be made
     again, and would refuse adds because of a fence that is not durable."""
-    options = BookieOptions(storage="memory", commit_bytes_max=3000)
+    options = BookieTuning(storage="memory", commit_bytes_max=3000)
     async with serving(options, is_instant=True) as served:
         served.storage.commit_error = FULL
         statuses: dict[int, Status] = {}

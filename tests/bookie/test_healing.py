@@ -12,6 +12,7 @@ from replog.api import Client
 from replog.bookie.healing import Healing
 from replog.client.ledger_writer import LedgerWriter
 from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.hookspecs import StorageInDoubt
 from replog.protocol.messages import WriteLastAddConfirmedRequest
 from tests.bookie.test_doubt import FAST, restart_in_doubt
@@ -21,7 +22,7 @@ from tests.lanes.seeds import some
 TWO = replog.Quorum(2, 2, 1)
 THREE = replog.Quorum(3, 3, 2)
 HEALING = BookieOptions(storage="memory")  # as by default
-BY_HAND = BookieOptions(storage="memory", heal="off")
+BY_HAND = BookieTuning(storage="memory", heal="off")
 LOSS = Doubt(UNBOUNDED, UNBOUNDED, ("journal 7 is gone",))
 
 
@@ -103,7 +104,7 @@ async def test_doubt_sinks_to_the_last_undecided_ledger(
 async def deposed(world: Cluster, client: Client) -> tuple[LedgerWriter, Bookie]:
     """A writer that is paused since before the recovery of its ledger, which was deleted then. The bookie that is returned was
     fenced, lost all that it knew of the ledger, and has healed; another one was neither fenced nor told of the deletion."""
-    writer = await client._ledgers.create(client.default_quorum)
+    writer = LedgerWriter(await client._opened.ledgers.create(client.default_quorum))
     await writer.append(b"x")
     loses, unfenced, fenced = world.bookies
     unfenced.wire.is_deaf = True
@@ -128,8 +129,8 @@ async def test_paused_writer_of_deleted_ledger_finds_no_quorum(autojump_clock: t
     async with cluster(3, HEALING) as world, world.client(FAST, THREE) as client:
         writer, bookie = await deposed(world, client)
         assert bookie.storage.marks(writer.ledger_id) is None
-        writer.is_watched = False  # as if it had not looked at its record yet (W9)
-        with pytest.raises(replog.NotEnoughBookiesError, match="unknown fate"):
+        writer._entries.is_watched = False  # as if it had not looked at its record yet (W9)
+        with pytest.raises(replog.errors.NotEnoughBookiesError, match="unknown fate"):
             await writer.append(b"lost")
 
 
@@ -140,8 +141,8 @@ async def test_delayed_copy_does_not_open_deleted_ledger_again(autojump_clock: t
         bookie.storage.inner.commit([SetMarks(writer.ledger_id, None, 1)])
         await bookie.kill()
         await bookie.start()
-        writer.is_watched = False  # as if it had not looked at its record yet (W9)
-        with pytest.raises(replog.NotEnoughBookiesError, match="unknown fate"):
+        writer._entries.is_watched = False  # as if it had not looked at its record yet (W9)
+        with pytest.raises(replog.errors.NotEnoughBookiesError, match="unknown fate"):
             await writer.append(b"lost")
 
 
@@ -163,7 +164,7 @@ async def test_open_ledger_of_other_bookies_takes_a_healed_one_in(autojump_clock
         assert holds(spare, writer.ledger_id, 1, 1)
 
 
-async def test_writer_is_not_fenced_by_a_bookie_that_heals(autojump_clock: trio.testing.MockClock) -> None:
+async def test_healing_bookie_does_not_fence_the_writer(autojump_clock: trio.testing.MockClock) -> None:
     """B8: it replaces the bookie, whose doubt ends with that."""
     async with cluster(4, BY_HAND) as world, world.client(FAST, THREE) as client:
         async with client.create_ledger() as writer:
@@ -204,7 +205,7 @@ async def test_open_last_fragment_of_all_bookies_waits_to_be_decided(
             await restart_in_doubt(bookie, LOSS, forget=ledger_id)
             for number in range(3):
                 await log.append(b"after %d" % number)
-                assert (await repairs.repair()).under_replicated == 0, "what is open is not looked at"
+                assert (await repairs.admin.repair()).under_replicated == 0, "what is open is not looked at"
                 await trio.sleep(100)
             assert below(bookie) == ledger_id + 1, "it waits"
             assert missing(world, ledger_id) == [6, 0, 0], "neither it nor a repair has touched the fragment"
@@ -215,8 +216,8 @@ async def test_open_last_fragment_of_all_bookies_waits_to_be_decided(
         await settled(bookie)
         if decided_by == "roll":
             assert missing(world, log.ledger_id) == [0, 0, 0]
-        assert (await repairs.audit()).under_replicated == 1
-        assert (await repairs.repair()).under_replicated == 0
+        assert (await repairs.admin.audit()).under_replicated == 1
+        assert (await repairs.admin.repair()).under_replicated == 0
         assert missing(world, ledger_id) == [0, 0, 0]
 
 

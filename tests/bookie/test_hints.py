@@ -11,13 +11,14 @@ import trio.testing
 
 import replog
 from replog.bookie import hints
-from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
+from replog.config.client import ClientTuning
 from replog.protocol.messages import AdminCommand, AdminRequest, Request, Response, Status
 from replog.records.paths import ledger_key_path
 from replog.testing import Fault
 from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger
 
-NEVER = BookieOptions(storage="memory", garbage_collection_interval_s=1e9)
+NEVER = BookieTuning(storage="memory", garbage_collection_interval_s=1e9)
 
 
 def asked_for(world: Cluster) -> list[str]:
@@ -77,8 +78,8 @@ async def test_trimmed_segments_are_dropped_within_a_second(autojump_clock: trio
             assert set(bookie.storage.ledger_ids()) <= named
 
 
-async def test_log_that_is_trimmed_on_and_on_takes_a_bounded_place(autojump_clock: trio.testing.MockClock) -> None:
-    options = replog.ClientOptions(roll_entries=10)
+async def test_often_trimmed_log_takes_bounded_space(autojump_clock: trio.testing.MockClock) -> None:
+    options = ClientTuning(roll_entries=10)
     async with cluster(3, NEVER) as world, world.client(options) as client, client.write_log("log") as log:
         for turn in range(200):
             position = await log.append(b"x")
@@ -88,7 +89,7 @@ async def test_log_that_is_trimmed_on_and_on_takes_a_bounded_place(autojump_cloc
                 assert all(len(bookie.storage.ledger_ids()) <= 3 for bookie in world.bookies)
 
 
-async def test_hint_drops_no_ledger_that_exists(autojump_clock: trio.testing.MockClock) -> None:
+async def test_hint_drops_no_existing_ledger(autojump_clock: trio.testing.MockClock) -> None:
     """B6: only what the metastore says is absent is dropped, however often somebody says that it was deleted."""
     async with one_bookie() as (world, client, bookie):
         kept = await write(client)
@@ -100,7 +101,7 @@ async def test_hint_drops_no_ledger_that_exists(autojump_clock: trio.testing.Moc
         assert gets == [ledger_key_path(kept)] * 5
 
 
-async def test_hint_of_unknown_or_dropped_ledger_asks_nobody(autojump_clock: trio.testing.MockClock) -> None:
+async def test_hint_of_unknown_or_dropped_ledger_is_ignored(autojump_clock: trio.testing.MockClock) -> None:
     async with one_bookie() as (world, client, bookie):
         gone = await write(client)
         await client.delete_ledger(gone)
@@ -144,7 +145,7 @@ async def test_a_failed_lookup_drops_nothing_and_later_hints_count(
         assert bookie.storage.ledger_ids() == [second]
 
 
-async def test_bookie_that_is_away_or_older_hinders_no_deletion(autojump_clock: trio.testing.MockClock) -> None:
+async def test_absent_or_older_bookie_does_not_block_deletion(autojump_clock: trio.testing.MockClock) -> None:
     """An older bookie does not know the command, and says so."""
 
     def know_no_hint(request: Request) -> Status | None:
@@ -163,7 +164,7 @@ async def test_bookie_that_is_away_or_older_hinders_no_deletion(autojump_clock: 
         assert await client.ledgers() == []
 
 
-async def test_ledger_whose_record_cannot_be_read_is_deleted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_ledger_is_deleted_when_its_record_is_unreadable(autojump_clock: trio.testing.MockClock) -> None:
     async with one_bookie() as (world, client, bookie):
         gone = await write(client)
         key = ledger_key_path(gone)

@@ -133,7 +133,7 @@ class Asker:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-async def test_numbers_at_the_ends_of_what_can_be_harm_nobody(storage: str, tmp_path: Path) -> None:
+async def test_extreme_numbers_do_no_harm(storage: str, tmp_path: Path) -> None:
     chance = random.Random(storage)
     events: list[Event] = []
     opened = STORAGES[storage](str(tmp_path / "storage"))

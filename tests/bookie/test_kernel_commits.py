@@ -17,17 +17,18 @@ from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import open_storage
 from replog.bookie import commits, kernel_commits
 from replog.bookie.server import BookieServer
-from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.errors import StorageFailedError
 from replog.protocol.messages import AddRequest, Response, Status
 from replog.runtime.event_loop import HostLoop, use_host_loop
 from replog.runtime.kernel_sync import KernelSync
+from replog.runtime.lent_thread import lent_thread
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.bookie.test_server import Asker, add, fence
 from tests.runtime.test_kernel_sync import PretendedKernel
 
-OPTIONS = BookieOptions(close_timeout_s=30.0)
+OPTIONS = BookieTuning(close_timeout_s=30.0)
 
 
 class TrioHost(HostLoop):
@@ -95,8 +96,18 @@ class Hosted:
         self.asker = Asker(server)
 
     def send_lone(self, first: int, size_bytes: int = 100) -> int:
-        request = lone(first, size_bytes)
-        return self.asker.send(request)[0]
+        return self.asker.send_waiting(lone(first, size_bytes))
+
+    def send_followed(self, first: int) -> int:
+        """Other bookies in this thread get the same entry next."""
+        return self.asker.send_waiting(lone(first), is_followed=True)
+
+    def send_followed_unseen(self, first: int) -> int:
+        """The same as `send_followed`, but its sync ends a moment later, and the event loop has not looked yet."""
+        self.disk.is_held = True
+        request_id = self.send_followed(first)
+        self.disk.let_go()
+        return request_id
 
     async def until_answered(self, *request_ids: int) -> list[Status]:
         with trio.fail_after(60):
@@ -109,9 +120,7 @@ class Hosted:
 
 
 def lone(first: int, size_bytes: int = 100) -> AddRequest:
-    request = add(make_batch(1, first, 1, size_bytes=size_bytes))
-    request.alone = True
-    return request
+    return add(make_batch(1, first, 1, size_bytes=size_bytes))
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +130,7 @@ def any_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def hosted(
-    monkeypatch: pytest.MonkeyPatch, options: BookieOptions = OPTIONS, *, is_guest: bool = True
+    monkeypatch: pytest.MonkeyPatch, options: BookieTuning = OPTIONS, *, is_guest: bool = True
 ) -> AsyncIterator[Hosted]:
     """A bookie that has committed once, in its thread."""
     monkeypatch.setattr(kernel_commits, "open_kernel_sync", lambda: KernelSync(PretendedKernel()))
@@ -151,7 +160,7 @@ async def test_a_lone_add_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> No
         assert bookie.server.statistics()["commits"] == 5
 
 
-async def test_what_comes_during_a_sync_is_the_next_group(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_adds_during_a_sync_form_the_next_group(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch) as bookie:
         bookie.disk.is_held = True
         ids = [bookie.send_lone(first) for first in range(1, 5)]
@@ -166,7 +175,7 @@ async def test_what_comes_during_a_sync_is_the_next_group(monkeypatch: pytest.Mo
         assert len(bookie.disk.begun) == 2
 
 
-async def test_a_failed_sync_fails_all_that_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_sync_fails_all_accepted_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     """B1: the storage stops, and what builds on what failed fails with it."""
     async with hosted(monkeypatch) as bookie:
         bookie.disk.is_held = True
@@ -184,7 +193,7 @@ async def test_a_failed_sync_fails_all_that_was_accepted(monkeypatch: pytest.Mon
     storage.close()
 
 
-async def test_leaving_waits_for_a_sync_and_for_what_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leaving_waits_for_the_sync_and_the_gathered_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     ids: list[int] = []
     async with trio.open_nursery() as nursery, hosted(monkeypatch) as bookie:
         bookie.disk.is_held = True
@@ -200,8 +209,8 @@ async def test_leaving_waits_for_a_sync_and_for_what_gathered(monkeypatch: pytes
     assert bookie.asker.order == [1, *ids]
 
 
-async def test_a_sync_that_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with hosted(monkeypatch, BookieOptions(close_timeout_s=0.1)) as bookie:
+async def test_endless_sync_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch, BookieTuning(close_timeout_s=0.1)) as bookie:
         bookie.disk.is_held = True
         request_id = bookie.send_lone(1)
     assert request_id not in bookie.asker.answers
@@ -212,7 +221,7 @@ async def test_a_sync_that_never_ends_is_left_behind(monkeypatch: pytest.MonkeyP
     assert await bookie.server.calls.close(60.0) is None
 
 
-async def test_what_may_wait_or_read_goes_to_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commit_goes_to_the_thread_when_it_may_wait_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch) as bookie:
         assert await bookie.ask_lone(1, kernel_commits._BYTES_MAX) is Status.OK
         ids = bookie.asker.send(add(make_batch(1, 2, 1)))
@@ -228,7 +237,7 @@ async def test_a_slow_disk_gets_the_thread(monkeypatch: pytest.MonkeyPatch) -> N
         assert bookie.disk.begun == []
 
 
-async def test_a_kernel_that_refuses_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusing_kernel_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch) as bookie:
         refusing = KernelSync(PretendedKernel())
         refusing.is_refused = True
@@ -263,21 +272,15 @@ async def test_there_is_none_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -
 # -- where trio has its thread for itself, and other bookies get the entry next ------------------------------------------
 
 
-INLINE = BookieOptions(close_timeout_s=30.0, commit_inline_when_idle=True)
+INLINE = BookieTuning(close_timeout_s=30.0, commit_inline_when_idle=True)
 
 
-def followed(first: int) -> AddRequest:
-    request = lone(first)
-    request.followed = True
-    return request
-
-
-async def test_what_is_followed_is_left_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_followed_commit_is_left_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
         assert await bookie.ask_lone(1) is Status.OK
         assert bookie.disk.begun == [], "nothing else is asked next: it is committed at once"
         bookie.disk.is_held = True
-        (request_id,) = bookie.asker.send(followed(2))
+        request_id = bookie.send_followed(2)
         assert bookie.disk.begun == [threading.get_ident()]
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert request_id not in bookie.asker.answers, "it is not durable yet (B1)"
@@ -285,48 +288,61 @@ async def test_what_is_followed_is_left_to_the_kernel(monkeypatch: pytest.Monkey
         assert await bookie.until_answered(request_id) == [Status.OK]
 
 
-async def test_without_a_host_only_what_is_followed_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lone_commits_use_the_kernel_when_threads_must_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch, is_guest=False) as bookie:
         assert await bookie.ask_lone(1) is Status.OK
+        assert await bookie.until_answered(bookie.send_followed(2)) == [Status.OK]
+        assert len(bookie.disk.begun) == 2
+
+
+async def test_commit_gets_a_thread_when_none_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pushing caller goes on meanwhile, and its thread must not wait."""
+    async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
+        assert await bookie.until_answered(*bookie.asker.send(lone(1))) == [Status.OK]
         assert bookie.disk.begun == []
-        assert await bookie.until_answered(*bookie.asker.send(followed(2))) == [Status.OK]
-        assert len(bookie.disk.begun) == 1
 
 
 async def test_the_last_bookie_looks_at_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """No event loop turns meanwhile. A sync that is still under way is seen by the event loop."""
     async with hosted(monkeypatch, INLINE, is_guest=False) as one, hosted(monkeypatch, INLINE, is_guest=False) as two:
-        (first,) = one.asker.send(followed(1))
-        two.asker.send(lone(1))
-        assert one.asker.answers[first].status is Status.OK
+        first, last = lone(1), lone(1)
+
+        def send() -> None:
+            one.asker.send(first)
+            two.asker.send(last)
+
+        lent_thread().lend(send)
+        assert one.asker.answers[first.request_id].status is Status.OK
+        assert two.asker.answers[last.request_id].status is Status.OK
+        assert (len(one.disk.begun), len(two.disk.begun)) == (1, 0), "the last one commits in the thread"
         one.disk.is_held = True
-        (second,) = one.asker.send(followed(2))
-        (last,) = two.asker.send(lone(2))
-        assert two.asker.answers[last].status is Status.OK
-        assert second not in one.asker.answers
+        first, last = lone(2), lone(2)
+        lent_thread().lend(send)
+        assert two.asker.answers[last.request_id].status is Status.OK
+        assert first.request_id not in one.asker.answers
         one.disk.let_go()
-        assert await one.until_answered(second) == [Status.OK]
+        assert await one.until_answered(first.request_id) == [Status.OK]
 
 
-async def test_the_next_add_finds_that_the_one_before_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_next_add_finds_the_previous_one_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     """B2: that is answered first. A task that appends in a loop may let no event loop look in between."""
     async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
         for first in range(1, 5):
-            bookie.asker.send(followed(first))
+            bookie.send_followed_unseen(first)
         assert bookie.asker.order == [1, 2, 3, 4]
-        (request_id,) = bookie.asker.send(lone(5))
+        request_id = bookie.send_lone(5)
         assert bookie.asker.order == [1, 2, 3, 4, 5, request_id]
         assert len(bookie.disk.begun) == 4
         assert bookie.server.statistics()["commits"] == 6
 
 
-async def test_what_gathers_behind_a_held_sync_goes_on_when_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gathered_adds_continue_after_a_held_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
         bookie.disk.is_held = True
-        ids = [bookie.asker.send(each)[0] for each in (followed(1), followed(2), lone(3))]
+        ids = [bookie.send_followed(1), bookie.send_followed(2), bookie.send_lone(3)]
         assert bookie.asker.order == [1]
         bookie.disk.let_go()
-        ids += bookie.asker.send(followed(4))
+        ids.append(bookie.send_followed(4))
         assert await bookie.until_answered(*ids) == [Status.OK] * 4
         assert bookie.asker.order == [1, *ids]
 
@@ -335,10 +351,10 @@ async def test_a_failed_sync_is_found_by_the_next_add(monkeypatch: pytest.Monkey
     """B1: that fails, too, as it was accepted upon what is not durable."""
     async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
         bookie.disk.is_held = True
-        ids = bookie.asker.send(followed(1))
+        ids = [bookie.send_followed(1)]
         bookie.disk.fail_syncs()
         bookie.disk.let_go()
-        ids += bookie.asker.send(followed(2))
+        ids.append(bookie.send_followed(2))
         assert await bookie.until_answered(*ids) == [Status.UNKNOWN] * 2
         assert isinstance(bookie.server.failure, StorageFailedError)
 
@@ -346,19 +362,19 @@ async def test_a_failed_sync_is_found_by_the_next_add(monkeypatch: pytest.Monkey
 async def test_copies_in_the_queue_are_not_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
         bookie.disk.is_held = True
-        ids = bookie.asker.send(followed(1))
+        ids = [bookie.send_followed(1)]
         bookie.server._commits.queue.is_parted = True
         bookie.disk.let_go()
-        ids += bookie.asker.send(followed(2))
+        ids.append(bookie.send_followed(2))
         assert ids[0] not in bookie.asker.answers, "the event loop does it"
         assert await bookie.until_answered(*ids) == [Status.OK] * 2
         assert bookie.asker.order == [1, *ids]
 
 
-async def test_one_that_came_during_a_sync_is_left_to_the_kernel_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_add_during_a_sync_is_left_to_the_kernel_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
         bookie.disk.is_held = True
-        ids = [bookie.asker.send(each)[0] for each in (followed(1), lone(2))]
+        ids = [bookie.send_followed(1), bookie.send_lone(2)]
         bookie.disk.let_go()
         assert await bookie.until_answered(*ids) == [Status.OK] * 2
         assert bookie.asker.order == [1, *ids]
@@ -376,16 +392,16 @@ class Pursuing(Asker):
     def _answered(self, responses: Sequence[Response]) -> None:
         super()._answered(responses)
         if self.following:
-            self.sent += self.send(self.following.pop(0))
+            self.sent.append(self.send_waiting(self.following.pop(0)))
 
 
-async def test_an_answer_may_lead_to_committing_what_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answer_may_start_the_commit_of_gathered_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     """B2: then nothing is left to commit, and nothing is lost."""
     async with hosted(monkeypatch, INLINE, is_guest=False) as bookie:
         bookie.asker = asker = Pursuing(bookie.server)
         assert await bookie.ask_lone(1) is Status.OK
         bookie.disk.is_held = True
-        ids = [asker.send(followed(first))[0] for first in (2, 3)]
+        ids = [bookie.send_followed(first) for first in (2, 3)]
         asker.following.append(lone(4))
         bookie.disk.let_go()
         assert await bookie.until_answered(*ids) == [Status.OK] * 2

@@ -14,6 +14,7 @@ from replog.backends.memory import MemoryStorage
 from replog.bookie.calls import StorageCalls
 from replog.bookie.serving import ServedBookie, Way, serving
 from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.errors import MetastoreError, StorageFailedError, StorageIdentityError
 from replog.hookspecs import Event, StorageFailed
 from replog.metastores.memory import MemoryMetastore
@@ -27,7 +28,7 @@ from tests.kit import until
 
 WAYS = [Way("memory", MemoryTransport(), "")]
 PATIENT = BookieOptions(storage="memory")
-IMPATIENT = BookieOptions(storage="memory", close_timeout_s=0.2)
+IMPATIENT = BookieTuning(storage="memory", close_timeout_s=0.2)
 
 
 class Left:
@@ -55,7 +56,7 @@ async def left_bookie(options: BookieOptions) -> AsyncIterator[Left]:
 
 
 @pytest.mark.slow
-async def test_the_storage_is_closed_when_nobody_is_in_it() -> None:
+async def test_storage_is_closed_when_no_call_is_in_it() -> None:
     async with left_bookie(PATIENT) as left:
         assert (await left.asker.ask(add(a_batch(0)))).status is Status.OK
         commit, reading = left.storage.hang("commit"), left.storage.hang("read")
@@ -99,7 +100,7 @@ async def test_leaving_waits_until_long_work_has_been_ended(name: str) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["commit", "read", "free_bytes", "damage", "close"])
-async def test_a_disk_that_does_not_answer_keeps_nobody_from_leaving(name: str) -> None:
+async def test_unresponsive_disk_does_not_block_leaving(name: str) -> None:
     """And nothing is closed under the call; observers learn that it was left behind."""
     with trio.fail_after(5):
         async with left_bookie(IMPATIENT) as left:
@@ -136,7 +137,7 @@ async def test_the_exception_of_the_block_is_raised_on_a_hanging_disk() -> None:
     await until(lambda: left.served.server.calls._short == 0)
 
 
-async def test_a_call_that_was_given_up_before_it_began_never_begins() -> None:
+async def test_abandoned_call_never_begins_if_it_had_not_begun() -> None:
     """Else it would be made after the storage was closed."""
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     calls = StorageCalls(storage)
@@ -178,7 +179,7 @@ async def _call_in(scope: trio.CancelScope, calls: StorageCalls, storage: SmallS
         pytest.fail("it began")
 
 
-async def test_a_storage_that_could_not_be_served_is_closed_too() -> None:
+async def test_storage_is_closed_when_it_could_not_be_served() -> None:
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     metastore = FaultyMetastore(MemoryMetastore())
     metastore._choose = lambda _operation, _key: _unavailable()
@@ -193,7 +194,7 @@ def _unavailable() -> None:
 
 
 @pytest.mark.real
-async def test_a_disk_that_hangs_when_a_bookie_begins_can_be_left() -> None:
+async def test_bookie_start_can_be_left_when_the_disk_hangs() -> None:
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     gate = storage.hang("free_bytes")
     events: list[Event] = []
@@ -214,7 +215,7 @@ async def test_a_disk_that_hangs_when_a_bookie_begins_can_be_left() -> None:
     gate.set()
 
 
-async def test_what_closing_raises_comes_out() -> None:
+async def test_error_of_closing_is_raised() -> None:
     class Failing(SmallStorage):
         def close(self) -> None:
             super().close()

@@ -1,4 +1,4 @@
-"""What a bookie does for its storage: space is made, garbage collected, damage told; also on demand (B5, B6, R4)."""
+"""A bookie's work for its storage: making space, collecting garbage, reporting damage; also on demand (B5, B6, R4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from replog.testing import Fault
 from tests.bookie.disks import SmallStorage
 from tests.kit import ONE, Bookie, Cluster, cluster, settle, until
 
-OPTIONS = BookieOptions(storage="memory", read_only_below_bytes=10_000, writable_above_bytes=20_000)
+OPTIONS = BookieOptions(storage="memory", read_only_below_bytes=10_000)
 PLENTY = 1 << 30
 
 
@@ -91,7 +91,7 @@ async def test_a_full_bookie_collects_compacts_and_is_writable_again(
         assert one.count("forced_compactions") == 0
 
 
-async def test_space_that_compaction_gives_back_is_enough(autojump_clock: trio.testing.MockClock) -> None:
+async def test_space_from_compaction_is_enough(autojump_clock: trio.testing.MockClock) -> None:
     async with small(50_000) as one:
         await one.client.delete_ledger(await one.write(20_000))
         await one.write(25_000)
@@ -127,7 +127,7 @@ async def test_space_of_dropped_ledgers_is_given_back_soon(
         assert not await one.is_announced_read_only()
 
 
-async def test_a_disk_that_runs_full_again_is_not_made_to_wait(autojump_clock: trio.testing.MockClock) -> None:
+async def test_disk_is_not_made_to_wait_when_it_fills_again(autojump_clock: trio.testing.MockClock) -> None:
     async with small(35_000) as one:
         for turn in range(3):
             await one.client.delete_ledger(await one.write(26_000))
@@ -137,7 +137,7 @@ async def test_a_disk_that_runs_full_again_is_not_made_to_wait(autojump_clock: t
         assert one.count("attempts_to_make_space") == 3
 
 
-async def test_space_that_is_only_presumed_is_not_sought_all_the_time(autojump_clock: trio.testing.MockClock) -> None:
+async def test_presumed_space_is_not_searched_all_the_time(autojump_clock: trio.testing.MockClock) -> None:
     """Of this disk nothing is known: entries are tried every few seconds, but compaction is not."""
     async with small(5_000) as one:
         one.storage.tells_space = False
@@ -165,7 +165,7 @@ async def test_attempts_go_on_without_a_metastore_or_space(
         assert one.storage.calls == ["major compaction"]
 
 
-async def test_a_pass_that_fails_does_not_keep_from_compacting(autojump_clock: trio.testing.MockClock) -> None:
+async def test_failed_pass_does_not_prevent_compaction(autojump_clock: trio.testing.MockClock) -> None:
     async with small(30_000) as one:
         await one.write(1_000)
         one.world.metastore._choose = lambda operation, _key: Fault.UNAVAILABLE if operation == "get" else None
@@ -210,7 +210,7 @@ async def test_garbage_is_collected_on_demand_and_counted(autojump_clock: trio.t
         assert one.count("ledgers_collected") == 2
 
 
-async def test_ledgers_that_a_failing_pass_dropped_are_counted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_ledgers_dropped_in_a_failed_pass_are_counted(autojump_clock: trio.testing.MockClock) -> None:
     async with small(None) as one:
         ids = [await one.write(10) for _ in range(30)]
         for ledger_id in ids:

@@ -13,7 +13,9 @@ import trio
 import trio.testing
 
 import replog
+from replog.abc import Sighting
 from replog.backends import memory
+from replog.bookie import newcomers
 from replog.bookie.healing import Healing
 from replog.bookie.releasing import Releasing
 from replog.errors import (
@@ -36,7 +38,8 @@ from replog.records.bookies import (
 )
 from replog.records.ids import raise_next_ledger_id, read_next_ledger_id
 from replog.records.paths import LEDGERS_KEY, NEXT_LEDGER_ID_KEY, ledger_key_path
-from replog.testing.storage_exam import make_batch
+from replog.testing import Fault
+from replog.testing.storage_conformance import make_batch
 from tests.bookie.test_hostile_requests import Asker
 from tests.client.test_recovering import QUICK, vanished
 from tests.kit import Cluster, cluster, read_ledger, read_log, until
@@ -111,7 +114,7 @@ async def test_nothing_is_dropped_when_the_metastore_went_back(
         assert not any(bookie.server.guard.problem for bookie in world.bookies)
 
 
-async def test_doubt_is_announced_and_ends_when_the_metastore_is_right_again(
+async def test_doubt_ends_when_the_metastore_is_right_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with with_ledgers(3) as (world, client, ids):
@@ -129,7 +132,7 @@ async def test_doubt_is_announced_and_ends_when_the_metastore_is_right_again(
         health = health_of([bookie.served])
         assert health.state is State.METASTORE_DOUBTED
         assert "emptied" in health.problems[bookie.bookie_id]
-        assert (await client.remote_bookies())[0].doubts_metastore
+        assert (await client.admin.bookies())[0].doubts_metastore
         with pytest.raises(NotEnoughBookiesError, match="emptied"):
             async with client.create_ledger():
                 pass
@@ -140,18 +143,25 @@ async def test_doubt_is_announced_and_ends_when_the_metastore_is_right_again(
         ids += await written(client, 1)
 
 
-async def test_counter_shows_an_older_metastore_with_the_same_next_id(autojump_clock: trio.testing.MockClock) -> None:
-    """A client takes ids in blocks: the next ledger id is the same before and behind the creation of a ledger."""
+@pytest.mark.parametrize("fault", [None, *Fault])
+async def test_counter_shows_an_older_metastore_with_the_same_next_id(
+    fault: Fault | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A client takes ids in blocks: the next ledger id is the same before and behind the creation of a ledger. The counters are
+    raised although the metastore fails at first."""
     async with with_ledgers(1) as (world, client, ids):
-        client._ledgers.records._ids._count = 32
+        client._opened.ledgers.records._ids._count = 32
         ids += await written(client, 1)
         older = snapshot_of(world.metastore)
-        client._ledgers.records._ids._count = 1
+        client._opened.ledgers.records._ids._count = 1
         async with client.create_ledger() as writer:
             await writer.append(b"%d" % writer.ledger_id)
         ids.append(writer.ledger_id)
         assert older.values[NEXT_LEDGER_ID_KEY] == snapshot_of(world.metastore).values[NEXT_LEDGER_ID_KEY]
-        await trio.sleep(3)  # the bookies raise their counters
+        if fault is not None:
+            world.metastore.fail_next("put", fault, under="cookies", times=len(world.bookies))
+        await trio.sleep(10)  # the bookies raise their counters
+        assert not world.metastore.planned()
         newest = snapshot_of(world.metastore)
         put_back(world.metastore, older)
         for bookie in world.bookies:
@@ -163,7 +173,7 @@ async def test_counter_shows_an_older_metastore_with_the_same_next_id(autojump_c
         await all_read(client, ids)
 
 
-async def test_next_id_that_sank_is_noticed_though_nothing_above_it_is_held(
+async def test_lower_next_id_is_noticed_without_held_ledgers_above_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The ledgers with the highest ids were deleted and dropped before."""
@@ -180,8 +190,31 @@ async def test_next_id_that_sank_is_noticed_though_nothing_above_it_is_held(
             await bookie.server.guard.check()
 
 
+async def test_held_ledgers_alone_reveal_a_rollback(autojump_clock: trio.testing.MockClock) -> None:
+    """The bookie's sighting is gone, as with a damaged file: the metastore went back to before the ledgers that it holds."""
+    async with cluster() as world, world.client(QUICK, THREE) as client:
+        await trio.sleep(5)
+        older = snapshot_of(world.metastore)
+        ids = await written(client, 5)
+        await trio.sleep(5)
+        newest, bookie = snapshot_of(world.metastore), world.bookies[0]
+        await bookie.kill()
+        put_back(world.metastore, older)
+        storage = memory.open_storage(bookie.name)
+        storage.keep_sighting(Sighting())
+        storage.close()
+        await bookie.start()
+        assert bookie.served is not None
+        with pytest.raises(MetastoreDoubtedError, match="holds ledger"):
+            await bookie.served.collect_garbage()
+        assert bookie.storage.ledger_ids() == ids
+        put_back(world.metastore, newest)
+        await trio.sleep(700)
+        await all_read(client, ids)
+
+
 @pytest.mark.parametrize("back_before", [LEDGERS_KEY, "cookies", NEXT_LEDGER_ID_KEY])
-async def test_metastore_that_goes_back_during_a_pass_costs_nothing(
+async def test_metastore_rollback_during_a_pass_costs_nothing(
     back_before: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Right before a call of the pass: the first, the second, and so on."""
@@ -216,7 +249,7 @@ async def test_release_drops_nothing_when_the_metastore_went_back(autojump_clock
         (spare,) = world.spare(ensemble)
         (lost,) = world.named(ensemble[:1])
         await lost.kill()
-        await client.repair(lost=[lost.bookie_id])
+        await client.admin.repair(lost=[lost.bookie_id])
         assert spare.storage.ranges(ledger_id)
         newest = snapshot_of(world.metastore)
         await trio.sleep(700)
@@ -230,7 +263,7 @@ async def test_release_drops_nothing_when_the_metastore_went_back(autojump_clock
         await all_read(client, [ledger_id])
 
 
-async def test_doubt_of_the_storage_is_not_settled_by_a_metastore_that_went_back(
+async def test_rolled_back_metastore_does_not_settle_storage_doubt(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """B8, B6a: an empty metastore has no ledger that would have to be compared."""
@@ -273,7 +306,7 @@ async def test_writer_goes_on_in_its_ledger_while_bookies_doubt(autojump_clock: 
 
 
 @pytest.mark.parametrize("what", ["sweep", "repair", "drain", "lost"])
-async def test_clients_delete_and_promise_nothing_when_the_metastore_went_back(
+async def test_clients_delete_nothing_when_the_metastore_went_back(
     what: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(4) as world, world.client(QUICK, THREE) as client:
@@ -284,7 +317,7 @@ async def test_clients_delete_and_promise_nothing_when_the_metastore_went_back(
         async with client.create_ledger(custom=custom) as writer:
             await writer.append(b"b")
         (spare,) = world.spare(writer.metadata.last_fragment.ensemble)
-        await client.append_ledgers("log", [writer.ledger_id], job="nightly")
+        await client.jobs.append_ledgers("log", [writer.ledger_id], job="nightly")
         newest = snapshot_of(world.metastore)
         # The log went back, but not the ledgers: so the job's ledger looks as if nobody had committed it.
         keys = (NEXT_LEDGER_ID_KEY, "logs/log")
@@ -292,14 +325,14 @@ async def test_clients_delete_and_promise_nothing_when_the_metastore_went_back(
         await trio.sleep(5)
         with pytest.raises(MetastoreDoubtedError, match="gone back"):
             if what == "sweep":
-                await client.sweep_log("log", grace_s=0.0)
+                await client.jobs.sweep("log", grace_s=0.0)
             elif what == "repair":
-                await client.repair()
+                await client.admin.repair()
             elif what == "drain":
-                await client.drain_status(spare.bookie_id)
+                await client.admin.drain_status(spare.bookie_id)
             else:
                 await spare.kill()
-                await client.declare_bookies_lost([spare.bookie_id])
+                await client.admin.declare_lost([spare.bookie_id])
         put_back(world.metastore, newest)
         assert await read_log(client) == [b"a", b"b"]
 
@@ -314,8 +347,8 @@ async def test_operator_confirms_an_older_metastore(autojump_clock: trio.testing
         await trio.sleep(3)
         put_back(world.metastore, older)
         await trio.sleep(3)
-        assert await client.raise_ledger_ids() > lost[-1]
-        for bookie in await client.remote_bookies():
+        assert await client.admin.raise_ledger_ids() > lost[-1]
+        for bookie in await client.admin.bookies():
             assert bookie.doubts_metastore
             await bookie.confirm_metastore()
             await bookie.collect_garbage()
@@ -327,7 +360,7 @@ async def test_operator_confirms_an_older_metastore(autojump_clock: trio.testing
         await all_read(client, ids)
 
 
-async def test_confirmed_metastore_gives_out_no_id_that_the_bookie_has_seen(
+async def test_confirmed_metastore_reissues_no_id_seen_by_the_bookie(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with with_ledgers(5) as (world, _client, ids):
@@ -357,7 +390,7 @@ async def test_bookie_restarts_in_doubt_and_after_a_restore(autojump_clock: trio
 # -- ids ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_ids_are_given_out_above_all_that_bookies_announce(autojump_clock: trio.testing.MockClock) -> None:
+async def test_new_ids_are_above_all_announced_ids(autojump_clock: trio.testing.MockClock) -> None:
     """M5: even while bookies doubt the metastore, and whoever creates the first ledger after a restore."""
     async with with_ledgers(5) as (world, client, ids):
         older = snapshot_of(world.metastore)
@@ -365,10 +398,10 @@ async def test_ids_are_given_out_above_all_that_bookies_announce(autojump_clock:
         await world.bookies[0].kill()
         await world.bookies[0].start()  # announces what it has seen
         put_back(world.metastore, older)
-        assert await client._ledgers.records.new_id() <= ids[-1], "nothing was announced to this client yet"
+        assert await client._opened.ledgers.records.new_id() <= ids[-1], "nothing was announced to this client yet"
         async with world.client(QUICK, THREE) as other:
-            await other.remote_bookies()
-            assert await other._ledgers.records.new_id() > ids[-1]
+            await other.admin.bookies()
+            assert await other._opened.ledgers.records.new_id() > ids[-1]
 
 
 async def test_stray_request_neither_raises_the_alarm_nor_uses_up_ids(autojump_clock: trio.testing.MockClock) -> None:
@@ -407,7 +440,24 @@ async def test_requests_for_a_new_ledger_keep_their_order(autojump_clock: trio.t
         assert world.bookies[0].storage.ranges(7)[0].last_entry_id == 2
 
 
-async def test_bookie_remembers_what_it_saw_after_a_restart(autojump_clock: trio.testing.MockClock) -> None:
+async def test_waited_requests_leave_room_for_others(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B9: whether they were taken or refused."""
+    key = b"k" * 32
+    async with cluster(1) as world:
+        asker = Asker(world.bookies[0].server)
+        monkeypatch.setattr(newcomers, "_WAITING_BYTES_MAX", 2000)
+        for number in range(20):
+            await raise_next_ledger_id(world.metastore, 10 * number + 8)
+            (taken,) = await asker.ask(AddRequest(number, 10 * number + 7, key, 1, make_batch(10 * number + 7, 0)))
+            (refused,) = await asker.ask(
+                AddRequest(100 + number, 10 * number + 9, key, 1, make_batch(10 * number + 9, 0))
+            )
+            assert (taken.status, refused.status) == (Status.OK, Status.METASTORE_DOUBTED)
+
+
+async def test_bookie_remembers_its_sightings_after_a_restart(autojump_clock: trio.testing.MockClock) -> None:
     async with with_ledgers(3) as (world, _client, ids):
         bookie = world.bookies[0]
         await trio.sleep(3)
@@ -424,7 +474,7 @@ async def test_bookie_remembers_what_it_saw_after_a_restart(autojump_clock: trio
         assert bookie.server.guard.ledgers_below == ids[-1] + 1
 
 
-async def test_deleted_ledger_is_dropped_though_others_have_begun_since(autojump_clock: trio.testing.MockClock) -> None:
+async def test_deleted_ledger_is_dropped_after_others_have_begun(autojump_clock: trio.testing.MockClock) -> None:
     async with with_ledgers(2) as (world, client, ids):
         await client.delete_ledger(ids[0])
         await until(lambda: all(bookie.storage.ledger_ids() == ids[1:] for bookie in world.bookies))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -11,9 +10,11 @@ import pytest
 import trio
 
 import replog
+from replog.config.bookie import BookieTuning
+from replog.errors import StorageInUseError
 from replog.records.bookies import BOOKIES_KEY, decode_address
 from replog.registry import Registry
-from tests.cli.serving.processes import bookie_process, failed
+from tests.cli.serving.processes import bookie_process
 from tests.servers.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 @pytest.fixture
 def metastore(zookeeper: ZooKeeper, zookeeper_chroot: str) -> str:
     """The server drops whoever it has not heard of for ten seconds: a process starts in less, also on a busy machine."""
-    return zookeeper.url(zookeeper_chroot, session_timeout_s=10)
+    return zookeeper.url(zookeeper_chroot, lease_s=10)
 
 
 async def announced(metastore: str) -> dict[str, str]:
@@ -49,17 +50,17 @@ def test_a_killed_bookie_is_back_before_its_session_ends(metastore: str, tmp_pat
     assert trio.run(announced, metastore) == {}
 
 
-def test_a_copy_of_a_directory_that_is_served_is_not(metastore: str, tmp_path: Path) -> None:
+async def test_copy_of_a_served_directory_is_not_served(metastore: str, tmp_path: Path) -> None:
+    options = BookieTuning(listen=("tcp:127.0.0.1:0",), announce_timeout_s=0.7)
     with bookie_process(tmp_path, "--metastore", metastore) as first:
         shutil.copytree(tmp_path / "bookie", tmp_path / "copy")
-        arguments = ["--metastore", metastore, "--data", str(tmp_path / "copy"), "--listen", "127.0.0.1:0"]
-        status, words = failed(*arguments, "--set", "bookie.announce_timeout_s=0.7")
-        assert status == 1
-        last = json.loads(words.splitlines()[-1])
-        assert f"tcp:{first.address}" in words
-        assert "copy of this directory" in str(last)
-        assert trio.run(announced, metastore) == {first.bookie_id: f"tcp:{first.address}"}
-        trio.run(write, metastore)
+        copy = replog.BookieConfig(directory=str(tmp_path / "copy"), metastore=metastore, options=options)
+        with pytest.raises(StorageInUseError, match="copy of this directory") as raised:
+            async with replog.serve_bookie(copy):
+                pass
+        assert f"tcp:{first.address}" in str(raised.value)
+        assert await announced(metastore) == {first.bookie_id: f"tcp:{first.address}"}
+        await write(metastore)
 
 
 async def write(metastore: str) -> None:

@@ -1,4 +1,4 @@
-"""What a bookie proves of the last add confirmed, and what that costs it (R11)."""
+"""A bookie's proofs of the last add confirmed, and their cost (R11)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_restarted_bookie_reads_one_batch_for_its_proof(
 @each_kind
 @each_digest
 @pytest.mark.parametrize("request_of", [poll, fence], ids=["question", "fence"])
-async def test_what_cannot_be_read_is_not_proven(
+async def test_unreadable_entry_is_not_proven(
     request_of: Callable[[], Request], digest: Digest, is_instant: bool
 ) -> None:
     """The best that can be proven is told, and no question waits for ever."""

@@ -1,4 +1,4 @@
-"""What goes into the next commit of a bookie: copies wait beside appends, and never before what came first (B2, B9)."""
+"""The next commit of a bookie: copies wait beside appends, and never before earlier works (B2, B9)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replog.bookie.queue import COPIES_BYTES_MAX, CommitQueue
 from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest
 from replog.protocol.messages import AddRequest, CopyRequest, FenceRequest
 from replog.protocol.mutations import Marks
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.bookie.test_server import KEY, Served, each_kind, serving
 from tests.kit import until
 

@@ -1,4 +1,4 @@
-"""What a bookie tells the metastore of itself, and learns from it: labels, free space, draining."""
+"""A bookie's exchange with the metastore: labels, free space, draining."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_free_space_is_reported_when_it_has_changed_notably(autojump_clock
             assert (await cookie_of(world, bookie)).free_bytes == reported
 
 
-async def test_c8_a_bookie_that_drains_says_so_and_takes_entries(autojump_clock: trio.testing.MockClock) -> None:
+async def test_c8_draining_bookie_announces_it_and_takes_entries(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1, LABELLED) as world:
         (bookie,) = world.bookies
         await drain(world, bookie)
@@ -81,7 +81,7 @@ async def test_c8_a_bookie_that_drains_says_so_and_takes_entries(autojump_clock:
         assert list(await world.metastore.announced(BOOKIES_KEY)) == [bookie.bookie_id]
 
 
-async def test_a_bookie_that_drains_and_is_full_says_both(autojump_clock: trio.testing.MockClock) -> None:
+async def test_draining_full_bookie_announces_both(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world:
         (bookie,) = world.bookies
         await drain(world, bookie)
@@ -96,7 +96,7 @@ async def test_a_bookie_that_drains_and_is_full_says_both(autojump_clock: trio.t
         assert "disk full" in address.problem
 
 
-async def test_a_metastore_that_fails_changes_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_failing_metastore_changes_nothing(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world:
         (bookie,) = world.bookies
         await drain(world, bookie)

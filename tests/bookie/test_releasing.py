@@ -13,13 +13,14 @@ from replog.abc import Versioned
 from replog.bookie.filling import Filling
 from replog.bookie.releasing import Releasing
 from replog.errors import MetastoreUnavailableError, StorageUncertainError
+from replog.protocol.messages import CopyRequest
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.releasing import ForeignRange, Release
 from replog.records.encoding import encode
 from replog.records.ledgers import decode_ledger
 from replog.records.paths import ledger_key_path
 from replog.testing.faults import Fault
-from tests.kit import Bookie, Cluster, cluster, read_ledger
+from tests.kit import Bookie, Cluster, cluster, read_ledger, settle
 
 TWO = replog.Quorum(2, 2, 1)
 
@@ -47,7 +48,7 @@ async def move_off(world: Cluster, client: replog.Client, ledger_id: int) -> tup
     (former,), (new,) = world.named(ensemble[:1]), world.spare(ensemble)
     fragment = attrs.evolve(metadata.fragments[0], ensemble=(new.bookie_id, ensemble[1]))
     await change(world, ledger_id, fragments=(fragment,))
-    await client.repair()
+    await client.admin.repair()
     return former, new
 
 
@@ -59,7 +60,7 @@ async def release(world: Cluster, bookie: Bookie, passes: int = 2) -> int:
     return releasing.released
 
 
-async def test_bookie_drops_what_has_moved_away(autojump_clock: trio.testing.MockClock) -> None:
+async def test_bookie_drops_entries_moved_elsewhere(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client(quorum=TWO) as client:
         ledger_id = await written(client)
         former, new = await move_off(world, client, ledger_id)
@@ -69,11 +70,11 @@ async def test_bookie_drops_what_has_moved_away(autojump_clock: trio.testing.Moc
         with pytest.raises(StorageUncertainError, match="dropped"):
             former.storage.read(ledger_id, 0, 1, 1)
         assert await read_ledger(client, ledger_id) == [b"0", b"1", b"2"]
-        assert (await client.audit()).under_replicated == 0
+        assert (await client.admin.audit()).under_replicated == 0
         assert await release(world, former) == 0, "there is nothing left to drop"
 
 
-async def test_copies_that_came_since_the_last_pass_are_kept_for_one(autojump_clock: trio.testing.MockClock) -> None:
+async def test_copies_newer_than_the_last_pass_are_kept_for_one(autojump_clock: trio.testing.MockClock) -> None:
     """A repair stores them before the record names their bookie."""
     async with cluster(3) as world, world.client(quorum=TWO) as client:
         ledger_id = await written(client)
@@ -114,7 +115,7 @@ async def test_passes_by_the_clock_look_at_some_ledgers_in_turn(autojump_clock: 
         assert releasing.released == count
 
 
-async def test_a_pass_leaves_most_of_the_time_to_entries_that_are_added(
+async def test_pass_leaves_most_of_the_time_to_adds(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Appends beside it waited for seconds."""
@@ -158,7 +159,7 @@ async def test_bookie_drops_single_rotations(autojump_clock: trio.testing.MockCl
         # As after several repairs and moves: two bookies have each other's indices.
         moved = (ensemble[2], ensemble[1], ensemble[0], *ensemble[3:])
         await change(world, writer.ledger_id, fragments=(attrs.evolve(writer.metadata.last_fragment, ensemble=moved),))
-        assert (await client.repair()).under_replicated == 0
+        assert (await client.admin.repair()).under_replicated == 0
         for index, bookie in enumerate(world.named(moved)):
             assert (await release(world, bookie) > 0) == (index in (0, 2))
             assert await release(world, bookie) == 0, "there is nothing left to drop"
@@ -169,7 +170,7 @@ async def test_bookie_drops_single_rotations(autojump_clock: trio.testing.MockCl
             }
             assert held == {each for each in range(60) if quorum.stores(index, each)}
         assert await read_ledger(client, writer.ledger_id) == [b"%d" % number for number in range(60)]
-        assert (await client.audit()).under_replicated == 0
+        assert (await client.admin.audit()).under_replicated == 0
 
 
 async def version_of(world: Cluster, ledger_id: int) -> int:
@@ -177,7 +178,7 @@ async def version_of(world: Cluster, ledger_id: int) -> int:
 
 
 @pytest.mark.parametrize("straddles", ["end", "fragments"])
-async def test_batch_that_straddles_is_dropped_once(straddles: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_straddling_batch_is_dropped_once(straddles: str, autojump_clock: trio.testing.MockClock) -> None:
     """Recoveries end ledgers and begin fragments amid batches where entries stripe. A pass that finds nothing new must not write
     the record: each audit would ask about the ledger again."""
     async with cluster(4) as world, world.client(quorum=replog.Quorum(3, 2, 1)) as client:
@@ -236,11 +237,42 @@ async def test_record_below_the_bookies_term_drops_nothing(autojump_clock: trio.
         assert await release(world, new) == 1
 
 
+async def test_m5_record_below_the_known_revision_drops_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with cluster(3) as world, world.client(quorum=TWO) as client:
+        ledger_id = await written(client)
+        former, _ = await move_off(world, client, ledger_id)
+        told = CopyRequest(1, ledger_id, b"", 1, former.storage.read(ledger_id, 0, 1, 1)[0], recovery=True, revision=7)
+        metadata = decode_ledger(key := ledger_key_path(ledger_id), (await world.metastore.get(key)).value)
+        told.stored_key = metadata.stored_key
+        former.server.handle([told], lambda _answers: None)
+        await settle()
+        await change(world, ledger_id, revision=6)
+        assert await release(world, former) == 0
+        await change(world, ledger_id, revision=7)
+        assert await release(world, former) == 1
+
+
+async def test_record_of_another_creation_drops_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """M5: a metastore that went back gave the id out again; what is here is of the ledger before."""
+    async with cluster(3) as world, world.client(quorum=TWO) as client:
+        ledger_id = await written(client)
+        key = ledger_key_path(ledger_id)
+        metadata = decode_ledger(key, (await world.metastore.get(key)).value)
+        former, _ = await move_off(world, client, ledger_id)
+        await change(world, ledger_id, key_check="00" * (len(metadata.key_check) // 2))
+        assert await release(world, former) == 0
+        assert len(former.server.storage.ranges(ledger_id)) == 1
+        await change(world, ledger_id, key_check=metadata.key_check)
+        assert await release(world, former) == 1
+
+
 # -- who asks meanwhile ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
-def test_who_asks_ends_a_release(has_begun: bool) -> None:
+def test_question_ends_a_release(has_begun: bool) -> None:
     """Before the first drop everything is shown and kept; after it what is left is kept, and not shown."""
     filling, release = Filling(), Release([ForeignRange(1, 0, 9)])
     with filling.releasing(7, release):
@@ -251,7 +283,7 @@ def test_who_asks_ends_a_release(has_begun: bool) -> None:
             assert seen.shown(1, [(0, 19, 1)]) == ([(10, 19, 1)] if has_begun else [(0, 19, 1)])
 
 
-def test_who_began_to_ask_before_a_release_ends_none() -> None:
+def test_question_from_before_a_release_does_not_end_it() -> None:
     """Its compare-and-set fails, because the release has written the record since."""
     filling, release = Filling(), Release([ForeignRange(1, 0, 9)])
     with filling.looking(7) as releases, filling.releasing(7, release):

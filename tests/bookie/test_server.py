@@ -16,6 +16,7 @@ from replog.backends.memory import MemoryStorage
 from replog.bookie import commits, server, space
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
 from replog.hookspecs import Event, StorageFailed
 from replog.protocol import batch as batches
@@ -34,6 +35,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.mutations import DELETED_TERM, PutBatch, SetMarks
+from replog.runtime.lent_thread import Borrower, lent_thread
 from tests.kit import FaultyStorage, until
 from tests.protocol.bookies import proof_of
 
@@ -56,6 +58,16 @@ def a_batch(first: int = 0, count: int = 1, ledger_id: int = 1, payload: bytes =
     )
 
 
+class OtherBorrower(Borrower):
+    """Borrows a thread, and does nothing in it."""
+
+    def commit_here(self) -> None: ...
+
+    def commit_beside(self) -> None: ...
+
+    def look(self) -> None: ...
+
+
 class Asker:
     """A client without a network: sends requests, and keeps the answers as they come."""
 
@@ -73,6 +85,18 @@ class Asker:
             request.request_id = next(self._ids)
         self.server.handle(requests, self._reply)
         return [request.request_id for request in requests]
+
+    def send_waiting(self, request: Request, *, is_followed: bool = False) -> int:
+        """Hands one request over, and lends this thread meanwhile; to others, too, if it is followed by requests to them."""
+        lent = lent_thread()
+
+        def send() -> None:
+            self.send(request)
+            if is_followed:
+                lent.borrow(OtherBorrower())
+
+        lent.lend(send)
+        return request.request_id
 
     def _answered(self, responses: Sequence[Response]) -> None:
         for response in responses:
@@ -141,7 +165,7 @@ each_kind = pytest.mark.parametrize("is_instant", [True, False], ids=["instant",
 
 
 @each_kind
-async def test_what_arrives_together_is_committed_together(is_instant: bool) -> None:
+async def test_adds_arriving_together_are_committed_together(is_instant: bool) -> None:
     async with serving(is_instant=is_instant) as served:
         gate = threading.Event()
         if not is_instant:
@@ -158,7 +182,7 @@ async def test_what_arrives_together_is_committed_together(is_instant: bool) -> 
 
 
 async def test_a_commit_has_a_bound_in_bytes_but_always_takes_one() -> None:
-    options = BookieOptions(storage="memory", commit_bytes_max=3000)
+    options = BookieTuning(storage="memory", commit_bytes_max=3000)
     async with serving(options) as served:
         served.storage.gate = threading.Event()
         served.asker.send(*[add(a_batch(first, payload=bytes(1000))) for first in range(10)])
@@ -176,7 +200,7 @@ async def test_one_thread_at_a_time_commits_even_inline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(commits, "_FAST_COMMIT_S", 60.0)  # however busy the machine is
-    options = BookieOptions(storage="memory", commit_inline_when_idle=True)
+    options = BookieTuning(storage="memory", commit_inline_when_idle=True)
 
     class Watchful(FaultyStorage):
         inside = 0
@@ -192,21 +216,17 @@ async def test_one_thread_at_a_time_commits_even_inline(
         for first in range(3):
             await served.ask(add(a_batch(first)))
         storage.threads.clear()
-        lone = add(a_batch(3))
-        lone.alone = True
-        await served.ask(lone)
+        served.asker.send_waiting(add(a_batch(3)))
         assert storage.threads == {threading.current_thread()}
         storage.gate = gate = threading.Event()
         nursery.start_soon(served.server.drop, 7)  # waits in the commit thread
         await trio.sleep(0.01)
-        lone = add(a_batch(4))
-        lone.alone = True
-        served.asker.send(lone)
+        served.asker.send_waiting(add(a_batch(4)))
         gate.set()
 
 
 @each_kind
-async def test_leaving_commits_what_was_accepted_and_ends_the_thread(is_instant: bool) -> None:
+async def test_leaving_commits_accepted_adds_and_ends_the_thread(is_instant: bool) -> None:
     before = set(threading.enumerate())
     async with serving(is_instant=is_instant) as served:
         served.asker.send(*[add(a_batch(first)) for first in range(50)])
@@ -226,7 +246,7 @@ async def test_an_exception_in_the_block_comes_out_as_it_is(is_instant: bool) ->
 
 
 @each_kind
-async def test_a_fence_is_durable_before_any_answer_that_depends_on_it(is_instant: bool) -> None:
+async def test_fence_is_durable_before_any_dependent_answer(is_instant: bool) -> None:
     """R3: also the answers that there is no entry, or no ledger."""
     async with serving(is_instant=is_instant) as served:
         requests: list[Request] = [fence()]
@@ -376,7 +396,7 @@ async def test_a_failed_storage_answers_unknown_permanently(is_instant: bool) ->
 
 
 @each_kind
-async def test_a_storage_that_breaks_its_contract_counts_as_failed(is_instant: bool) -> None:
+async def test_storage_fails_when_it_breaks_its_contract(is_instant: bool) -> None:
     """Else its thread would die, and everybody would wait."""
     async with serving(is_instant=is_instant) as served:
         served.storage.commit_error = OSError("bare")  # type: ignore[assignment]
@@ -459,7 +479,7 @@ async def test_a_long_poll_wakes_at_news_and_expires_without(autojump_clock: tri
         assert served.server.statistics()["waiting_polls"] == 0
 
 
-async def test_a_poll_that_knows_the_news_waits_for_more(autojump_clock: trio.testing.MockClock) -> None:
+async def test_poll_waits_for_more_when_it_knows_the_news(autojump_clock: trio.testing.MockClock) -> None:
     """A bookie that lags behind has no news for who knows more than it."""
     async with serving(is_instant=True) as served:
         await served.ask(add(a_batch(0)))
@@ -475,14 +495,14 @@ async def test_a_poll_that_knows_the_news_waits_for_more(autojump_clock: trio.te
 
 
 async def test_a_long_poll_is_bounded_by_the_bookie(autojump_clock: trio.testing.MockClock) -> None:
-    options = BookieOptions(storage="memory", long_poll_max_s=1.0)
+    options = BookieTuning(storage="memory", long_poll_max_s=1.0)
     async with serving(options, is_instant=True) as served:
         started = trio.current_time()
         await served.ask(poll(wait_ms=1_000_000))
         assert trio.current_time() - started < 1.1
 
 
-async def test_polls_that_were_answered_are_forgotten_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_answered_polls_are_forgotten_at_once(autojump_clock: trio.testing.MockClock) -> None:
     async with serving(is_instant=True) as served:
         for first in range(2000):
             served.asker.send(poll(after=first - 1, wait_ms=30_000))
@@ -553,9 +573,9 @@ async def test_a_poll_waits_for_no_disk() -> None:
 
 
 @each_kind
-async def test_a_writer_learns_that_a_reader_waits(is_instant: bool, patient_clock: trio.testing.MockClock) -> None:
+async def test_writer_learns_of_a_waiting_reader(is_instant: bool, patient_clock: trio.testing.MockClock) -> None:
     """W5."""
-    options = BookieOptions(storage="memory", long_poll_max_s=0.2)
+    options = BookieTuning(storage="memory", long_poll_max_s=0.2)
     async with serving(options, is_instant=is_instant) as served:
         ask, send, answers = served.ask, served.asker.send, served.asker.answers
         assert not (await ask(add(a_batch(0)))).awaited
@@ -571,7 +591,7 @@ async def test_a_writer_learns_that_a_reader_waits(is_instant: bool, patient_clo
 
 
 @each_kind
-async def test_writer_is_told_once_when_a_poll_comes_after_the_answer(
+async def test_writer_is_notified_once_when_a_poll_follows_the_answer(
     is_instant: bool, patient_clock: trio.testing.MockClock
 ) -> None:
     """W5: the answer to the last add could not tell, so a message of its own does. Only the writer's connection gets it."""
@@ -629,7 +649,7 @@ async def test_a_dropped_ledger_stays_fenced(is_instant: bool) -> None:
         assert storage.ledger_ids() == []
 
 
-async def test_what_is_accepted_around_a_drop_never_outlives_it() -> None:
+async def test_add_accepted_around_a_drop_never_outlives_it() -> None:
     async with serving() as served, trio.open_nursery() as nursery:
         await served.ask(add(a_batch(0)))
         served.storage.gate = threading.Event()
@@ -646,7 +666,7 @@ async def test_what_is_accepted_around_a_drop_never_outlives_it() -> None:
         assert served.storage.ledger_ids() == [2]
 
 
-async def test_a_drop_that_finds_no_space_says_so_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drop_reports_full_space_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     look_often(monkeypatch)
     async with serving() as served:
         await served.ask(add(a_batch(0)))
@@ -659,9 +679,9 @@ async def test_a_drop_that_finds_no_space_says_so_and_changes_nothing(monkeypatc
         assert any(isinstance(each, SetMarks) for commit in served.storage.commits for each in commit)
 
 
-async def test_what_two_connections_bring_shares_commits() -> None:
+async def test_adds_of_two_connections_share_commits() -> None:
     """An inline commit is one for each connection: where several take turns, the thread gathers for all of them."""
-    options = BookieOptions(storage="memory", commit_inline_when_idle=True)
+    options = BookieTuning(storage="memory", commit_inline_when_idle=True)
     storage = FaultyStorage(MemoryStorage(), is_instant=False)
     async with serving(options, storage=storage) as served:
         other = Asker(served.server)
@@ -669,9 +689,9 @@ async def test_what_two_connections_bring_shares_commits() -> None:
             await served.ask(add(a_batch(first)))
         storage.threads.clear()
         for first in range(4, 8):
-            lone = add(a_batch(first))
-            lone.alone = True
-            await (other, served)[first % 2].ask(lone)
+            asker = (other, served.asker)[first % 2]
+            request_id = asker.send_waiting(add(a_batch(first)))
+            await until(lambda: request_id in asker.answers)  # noqa: B023 - it is awaited here
         assert threading.current_thread() not in storage.threads
 
 

@@ -13,7 +13,9 @@ from replog.backends import memory
 from replog.bookie import garbage
 from replog.bookie.garbage import collect_garbage
 from replog.bookie.serving import Way, open_storage, serving, storage_url
-from replog.config import BackendURL, BookieOptions, ClientOptions
+from replog.config import BackendURL, BookieOptions
+from replog.config.bookie import BookieTuning
+from replog.config.client import ClientTuning
 from replog.errors import (
     ConfigError,
     FencedError,
@@ -40,11 +42,11 @@ from replog.transports.memory import MemoryTransport
 from tests.kit import ONE, Cluster, cluster, read_ledger, until
 
 OPTIONS = BookieOptions(storage="memory")
-QUICK = ClientOptions(add_timeout_s=1.0, bookie_retry_after_s=1.0, add_quorum_timeout_s=60.0)
+QUICK = ClientTuning(add_timeout_s=1.0, bookie_retry_after_s=1.0, add_quorum_timeout_s=60.0)
 
 
 async def announced(world: Cluster) -> dict[str, bool]:
-    """The announced bookies, and whether they are read-only. Who is under both keys is about to turn."""
+    """The announced bookies, and whether they are read-only. A bookie under both keys is about to turn."""
     found = {}
     for parent in (BOOKIES_KEY, READ_ONLY_BOOKIES_KEY):
         for bookie_id, value in (await world.metastore.announced(parent)).items():
@@ -170,7 +172,7 @@ def root_of(error: BaseException) -> BaseException:
     return error if error.__cause__ is None else root_of(error.__cause__)
 
 
-async def test_a_bookie_whose_storage_failed_is_never_offered_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_bookie_is_not_offered_again_after_its_storage_failed(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(4) as world, world.client(QUICK) as client:
         async with client.create_ledger(quorum=replog.Quorum(4, 4, 2)) as writer:
             await writer.append(b"0")
@@ -227,7 +229,7 @@ async def test_deleted_ledgers_are_dropped_and_others_are_not(autojump_clock: tr
             assert await read_ledger(client, ledger_id) == [b"x"]
 
 
-async def test_the_snapshot_of_what_is_here_comes_before_the_listing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_local_snapshot_precedes_the_listing(autojump_clock: trio.testing.MockClock) -> None:
     """B6: a ledger that is created while garbage is collected is never taken for deleted."""
     async with cluster(1) as world, world.client(quorum=ONE) as client:
         world.metastore.delay_s = 0.01
@@ -254,7 +256,7 @@ async def test_the_snapshot_of_what_is_here_comes_before_the_listing(autojump_cl
 
 @pytest.mark.parametrize("operation", ["children", "get"])
 @pytest.mark.parametrize("which", range(4))
-async def test_an_error_of_the_metastore_drops_nothing_that_exists(
+async def test_metastore_error_drops_no_existing_ledger(
     operation: str, which: int, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(garbage, "UNLISTED_MAX", 0)
@@ -280,7 +282,7 @@ async def test_an_error_of_the_metastore_drops_nothing_that_exists(
         assert set(ids[1:]) <= set(bookie.storage.ledger_ids())
 
 
-async def test_a_listing_that_lies_is_checked_candidate_by_candidate(
+async def test_wrong_listing_is_checked_candidate_by_candidate(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(garbage, "UNLISTED_MAX", 0)
@@ -298,8 +300,8 @@ async def test_a_listing_that_lies_is_checked_candidate_by_candidate(
         assert bookie.storage.ledger_ids() == [writer.ledger_id]
 
 
-async def test_a_pass_that_fails_is_made_again(autojump_clock: trio.testing.MockClock) -> None:
-    options = BookieOptions(storage="memory", garbage_collection_interval_s=10.0)
+async def test_failed_pass_is_repeated(autojump_clock: trio.testing.MockClock) -> None:
+    options = BookieTuning(storage="memory", garbage_collection_interval_s=10.0)
     async with cluster(1, options) as world, world.client(quorum=ONE) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"x")
@@ -337,12 +339,12 @@ async def test_a_writer_of_a_deleted_ledger_is_fenced_after_a_restart(
         assert bookie.storage.ledger_ids() == []
 
 
-async def test_a_ledger_that_is_deleted_while_it_is_read_says_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_read_reports_the_deletion_of_its_ledger(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(quorum=ONE) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"x")
         (bookie,) = world.bookies
         bookie.storage.read_errors[writer.ledger_id] = StorageUncertainError("being dropped", "")
         await world.metastore.delete(ledger_key_path(writer.ledger_id))
-        with pytest.raises(replog.LedgerNotFoundError):
+        with pytest.raises(replog.errors.LedgerNotFoundError):
             await read_ledger(client, writer.ledger_id)

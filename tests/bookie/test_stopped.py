@@ -102,7 +102,6 @@ async def embedded(directory: Path, disks: BadDisks, kind: str) -> AsyncIterator
     bookie_options = BookieOptions(
         storage=kind,
         read_only_below_bytes=0,
-        writable_above_bytes=0,
     )
     async with replog.embed(
         directory,
@@ -233,7 +232,7 @@ async def test_writer_goes_on_when_one_of_three_disks_failed(autojump_clock: tri
         assert await read_ledger(client, writer.ledger_id) == [b"%d" % number for number in range(5)]
 
 
-async def test_bookie_that_is_away_is_waited_for_when_others_failed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_absent_bookie_is_awaited_when_others_failed(autojump_clock: trio.testing.MockClock) -> None:
     """It may come back, and then there is an ack quorum again."""
     async with cluster(3) as world, world.client(TIMEOUTS, THREE) as client:
         async with client.create_ledger() as writer:
@@ -273,7 +272,7 @@ async def test_spare_bookie_takes_over_when_the_others_failed(autojump_clock: tr
 
 
 @pytest.mark.parametrize("refusing", [1, 2])
-async def test_unauthorized_counts_as_failure_of_that_bookie(
+async def test_unauthorized_answer_counts_as_failure_of_the_bookie(
     refusing: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """One of three that refuses the writer's key is like one that is broken; if two do, nothing can be confirmed."""
@@ -325,6 +324,6 @@ async def test_failed_bookie_announces_why(autojump_clock: trio.testing.MockCloc
         with pytest.raises(NotEnoughBookiesError):
             async with client.create_ledger():
                 pass
-        (remote,) = await client.remote_bookies()
+        (remote,) = await client.admin.bookies()
         assert remote.read_only
-        assert str(BROKEN) in str(client._ledgers.context.membership.refusals[remote.bookie_id])
+        assert str(BROKEN) in str(client._opened.ledgers.context.membership.refusals[remote.bookie_id])

@@ -1,4 +1,4 @@
-"""What a bookie counts of what passes through it, and how long its commits take."""
+"""A bookie's counters of its traffic, and the durations of its commits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_only_accepted_fences_and_recovery_reads_are_counted() -> None:
         assert (found["added_batches"], found["fence_requests"], found["recovery_reads"]) == (1, 1, 1)
 
 
-async def test_a_ledger_that_nobody_adds_to_is_not_active_for_long(autojump_clock: trio.testing.MockClock) -> None:
+async def test_ledger_without_adds_is_not_active_for_long(autojump_clock: trio.testing.MockClock) -> None:
     async with serving(is_instant=True) as served:
         await served.ask(add(a_batch()))
         await trio.sleep(traffic._TURN_S * 0.9)
@@ -75,7 +75,7 @@ async def test_a_copy_of_the_latencies_stays_as_it_is() -> None:
         assert served.server.latencies()["commit"].since(before["commit"]).count == 1
 
 
-async def test_a_storage_that_failed_leaves_the_other_numbers() -> None:
+async def test_failed_storage_leaves_the_other_numbers() -> None:
     async with serving(is_instant=True) as served:
         await served.ask(add(a_batch()))
         assert served.server.statistics()["storage_failed"] == 0

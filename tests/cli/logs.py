@@ -26,7 +26,7 @@ def make_log(
 
     async def write() -> None:
         async with replog.embed(path, storage=storage) as client:
-            client._logs.page_segments = page_segments
+            client._opened.logs.page_segments = page_segments
             async with client.write_log(name, password=password) as log:
                 await log.extend(segments[0])
                 for entries in segments[1:]:

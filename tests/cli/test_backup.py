@@ -69,7 +69,10 @@ def test_damage_is_named(wal: Path, tmp_path: Path, typed: Replog) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     status, shown, _ = typed("verify", tmp_path / "saved")
     assert status == 1
-    assert f"damaged: {path}: at byte" in shown
+    assert f"problem: {path}: at byte" in shown
+    status, shown, _ = typed("verify", tmp_path / "saved", "--json")
+    assert status == 1
+    assert [str(path) in each for each in json.loads(shown)["problems"]] == [True]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,7 @@ def test_damage_is_named(wal: Path, tmp_path: Path, typed: Replog) -> None:
         (("restore", ".", "--quorum", "3,2", "--dir", "."), "ENSEMBLE,WRITE,ACK"),
     ],
 )
-def test_what_cannot_be(arguments: tuple[str, ...], words: str, typed: Replog) -> None:
+def test_impossible_back_up_is_refused(arguments: tuple[str, ...], words: str, typed: Replog) -> None:
     status, _, errors = typed(*arguments)
     assert status == 2
     assert words in errors

@@ -106,7 +106,7 @@ def test_a_bookie_is_rebalanced(replog_bookies: Callable[..., tuple[int, str, st
     assert (found["bookie_id"], found["planned"], found["moved"]) == (bookie_id, 0, 0)
 
 
-def test_a_bookie_to_be_drained_that_is_not_known(replog_bookies: Callable[..., tuple[int, str, str]]) -> None:
+def test_drain_of_an_unknown_bookie_is_refused(replog_bookies: Callable[..., tuple[int, str, str]]) -> None:
     status, _, errors = replog_bookies("drain", "nobody")
     assert status == 2
     assert "the metastore knows no such bookie; there are bookie-" in errors
@@ -219,18 +219,18 @@ async def test_bookies_are_chosen_by_the_beginning_of_their_ids(autojump_clock: 
             await ids("bookie-99")
 
 
-async def test_error_says_that_no_bookie_is_announced(autojump_clock: trio.testing.MockClock) -> None:
+async def test_error_reports_no_announced_bookie(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(0) as world, world.client() as client:
         with pytest.raises(ConfigError, match="no bookie is announced"):
             await bookies.chosen(client, ())
 
 
-def test_a_bookie_that_never_comes_back_is_declared_lost(
+def test_permanently_gone_bookie_is_declared_lost(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """B8a: what may be gone is listed, and declared only once that is accepted; an unknown bookie is an error."""
     with replog.blocking.embed(directory, bookies=2, storage="lmdb") as client:
-        ids = sorted(bookie.bookie_id for bookie in client.remote_bookies())
+        ids = sorted(bookie.bookie_id for bookie in client.admin.bookies())
 
     def lost(*arguments: str) -> tuple[int, str, str]:
         command = ["replog", "bookies", "lost", *arguments, "--metastore", f"lmdb:{directory}/metadata"]

@@ -88,7 +88,7 @@ def test_wrong_usage_is_status_2(
     assert "Traceback" not in shown.err
 
 
-def test_keep_refuses_a_directory_that_is_not_empty(
+def test_keep_refuses_a_directory_with_content(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine").touch()

@@ -59,18 +59,18 @@ def test_a_command_has_its_own_options_and_those_of_a_connection(monkeypatch: py
 
 def test_options_of_the_command_win_over_environment_and_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "replog.toml"
-    file.write_text("[client]\nread_timeout_s = 1\nadd_timeout_s = 1\nconnect_timeout_s = 1\n[another]\nx = 1\n")
+    file.write_text("[client]\ntakeover_timeout_s = 1\nadd_timeout_s = 1\nmetastore_timeout_s = 1\n[another]\nx = 1\n")
     monkeypatch.setenv("REPLOG_CLIENT_ADD_TIMEOUT_S", "2")
-    monkeypatch.setenv("REPLOG_CLIENT_CONNECT_TIMEOUT_S", "2")
-    connection = Connection(config=file, options=("connect_timeout_s=3", "roll_bytes=64MiB"))
-    expected = ClientOptions(read_timeout_s=1, add_timeout_s=2, connect_timeout_s=3, roll_bytes=64 << 20)
+    monkeypatch.setenv("REPLOG_CLIENT_METASTORE_TIMEOUT_S", "2")
+    connection = Connection(config=file, options=("metastore_timeout_s=3", "roll_bytes=64MiB"))
+    expected = ClientOptions(takeover_timeout_s=1, add_timeout_s=2, metastore_timeout_s=3, roll_bytes=64 << 20)
     assert connection.client_options() == expected
 
 
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        ("read_timeout_s", "is written name=value"),
+        ("roll_bytes", "is written name=value"),
         ("nonsense=1", "no such option: nonsense"),
         ("roll_bytes=x", "a whole number"),
     ],
@@ -127,7 +127,7 @@ def test_misspelt_name_creates_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert trio.run(logs_by, Connection(metastore=f"lmdb:{wal}/metadata")) == ["log"]
 
 
-def test_directory_that_may_not_be_looked_into_is_named(tmp_path: Path) -> None:
+def test_unreadable_directory_is_named(tmp_path: Path) -> None:
     """As one of another user; the name too long stands for it, since tests may run as root."""
     assert "--dir: cannot be looked into" in problem_of(Connection(directories=(str(tmp_path / ("x" * 300)),)))
 

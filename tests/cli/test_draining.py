@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import pytest
 import trio
 import trio.testing
 
 from replog.cli.draining import _Recovery, _until_safe, _words
-from replog.client.draining import DrainStatus, OpenLedger
 from replog.errors import NotEnoughBookiesError
+from replog.repair.drains import DrainStatus, OpenLedger
 
 
 class Drained:
@@ -19,6 +20,10 @@ class Drained:
     def __init__(self, findings: Sequence[bool]) -> None:
         self._findings = list(findings)
         self.looked_at_s: list[float] = []
+
+    @property
+    def admin(self) -> Self:
+        return self
 
     async def drain_status(self, _bookie_id: str) -> DrainStatus:
         self.looked_at_s.append(trio.current_time())
@@ -41,7 +46,7 @@ async def test_bookie_is_safe_when_it_was_seen_so_twice(
     findings: list[bool], wait_s: float, looks: int, is_safe: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     client = Drained(findings)
-    found = await _until_safe(client, await client.drain_status("bookie-1"), wait_s)  # type: ignore[arg-type]
+    found = await _until_safe(client, await client.admin.drain_status("bookie-1"), wait_s)  # type: ignore[arg-type]
     assert (found.is_safe_to_stop, len(client.looked_at_s)) == (is_safe, looks)
     if is_safe:
         assert client.looked_at_s[-1] - client.looked_at_s[-2] >= 15
@@ -54,6 +59,10 @@ class Left:
         self._left = list(ledger_ids)
         self._stubborn: int | None = stubborn
         self.recovered_at_s: dict[int, float] = {}
+
+    @property
+    def admin(self) -> Self:
+        return self
 
     async def drain_status(self, bookie_id: str) -> DrainStatus:
         left = [each for each in self._left if trio.current_time() >= 10 * each and each not in self.recovered_at_s]
@@ -72,7 +81,7 @@ async def test_ledgers_left_open_during_the_wait_are_recovered(autojump_clock: t
     client = Left([0, 1, 2], stubborn=1)
     recovery = _Recovery(client, b"secret")  # type: ignore[arg-type]
     start_s = trio.current_time()
-    found = await _until_safe(client, await client.drain_status("bookie-1"), 120.0, recovery)  # type: ignore[arg-type]
+    found = await _until_safe(client, await client.admin.drain_status("bookie-1"), 120.0, recovery)  # type: ignore[arg-type]
     assert found.is_safe_to_stop
     assert {each: at_s - start_s for each, at_s in client.recovered_at_s.items()} == {0: 5, 1: 20, 2: 25}
     assert recovery.problems == []

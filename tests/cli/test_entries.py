@@ -55,7 +55,7 @@ def test_whole_input_is_one_entry_if_asked() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_a_line_that_is_too_long_is_named(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_too_long_line_is_named(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", 10)
     for text, line in ((b"one\ntwo\n" + b"x" * 11 + b"\nfour\n", 3), (b"x" * 30, 1), (b"\n" + b"x" * 11, 2)):
         form = Delimited(b"\n", "line")

@@ -197,7 +197,7 @@ assert changes[seen:] == [], changes[seen:]
     assert done.returncode == 0
 
 
-def test_a_reader_who_leaves_in_the_middle(compacted: Path) -> None:
+def test_inspection_ends_when_its_reader_leaves(compacted: Path) -> None:
     command = [*COMMAND, "inspect", "journal", str(compacted), "--records", "--json"]
     with Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -254,7 +254,7 @@ def test_sizes_and_times() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may do less")
-def test_somebody_who_may_only_read() -> None:
+def test_inspection_works_with_read_permission_only() -> None:
     """Not the owner: no time of access can be avoided, nothing can be written; what may not be read is said in one line."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)

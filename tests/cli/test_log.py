@@ -90,7 +90,7 @@ def test_appending_for_programs(replog_log: Run) -> None:
 
 def test_positions_go_on_across_a_roll(replog_log: Run, tmp_path: Path) -> None:
     given = b"".join(b"%d\n" % number for number in range(1000))
-    options = ("--option", "roll_entries=100", "--option", "batch_bytes_max=100", "--option", "in_flight_bytes_max=200")
+    options = ("--option", "roll_bytes=300", "--option", "in_flight_bytes_max=200")
     _, output, _ = replog_log("append", "log", "--positions", *options, given=given)
     positions = [Position.parse(line) for line in output.splitlines()]
     assert len(positions) == len(set(positions)) == 1000
@@ -119,7 +119,7 @@ def test_more_is_appended_than_may_be_in_flight(
     """The bytes are bounded by the client, the number of entries here."""
     monkeypatch.setattr("replog.cli.log.appending._UNSETTLED_MAX", 7)
     lines = b"".join(b"%d\n" % number for number in range(300))
-    options = ("--option", "in_flight_bytes_max=40", "--option", "batch_bytes_max=20")
+    options = ("--option", "in_flight_bytes_max=40")
     status, output, _ = replog_log("append", "log", "--positions", *options, given=lines)
     assert (status, len(output.splitlines())) == (0, 300)
     assert entries_of(tmp_path / "wal") == lines.splitlines()
@@ -155,7 +155,7 @@ def test_invalid_requests_are_status_2_and_make_nothing(
     assert not made.exists() or "bad\nname" in arguments or "1,2,3" in arguments
 
 
-def test_a_tally_knows_what_is_confirmed() -> None:
+def test_tally_counts_confirmed_entries() -> None:
     tally = Tally()
     for position in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (3, 0)):
         tally.push(Position(*position), 10)
@@ -320,7 +320,7 @@ def test_a_log_is_swept(replog_log: Run, tmp_path: Path) -> None:
                 async with client.create_ledger(custom={"log": "log", "job": job}) as writer:
                     await writer.append(job.encode())
                 if is_handed_in:
-                    await client.append_ledgers("log", [writer.ledger_id], job=job)
+                    await client.jobs.append_ledgers("log", [writer.ledger_id], job=job)
 
     trio.run(main)
     status, _, errors = replog_log("sweep", "log", "--grace", "soon")
@@ -337,7 +337,7 @@ def test_transactions_are_listed_and_retired(replog_log: Run, tmp_path: Path) ->
     async def main() -> None:
         async with replog.embed(tmp_path / "wal") as client:
             for transaction in (("query:7", 3), ("txn:nightly", 1)):
-                await client.append_ledgers("log", [], transaction=transaction)
+                await client.jobs.append_ledgers("log", [], transaction=transaction)
 
     trio.run(main)
     lines = replog_log("transactions", "log")[1].splitlines()
@@ -379,7 +379,7 @@ def test_entries_with_ids_are_appended_once(replog_log: Run) -> None:
 def test_a_log_without_segments(replog_log: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with replog.embed(tmp_path / "wal") as client:
-            await client.append_ledgers("log", [], transaction=("t", 1))
+            await client.jobs.append_ledgers("log", [], transaction=("t", 1))
 
     trio.run(main)
     assert replog_log("list")[1] == "log\n"
@@ -422,7 +422,7 @@ def test_a_log_with_a_password(replog_log: Run, monkeypatch: pytest.MonkeyPatch,
     assert entries_of(tmp_path / "wal", password=b"secret") == [b"one"]
 
 
-def test_directory_that_is_open_elsewhere_is_refused(replog_log: Run, tmp_path: Path) -> None:
+def test_directory_open_elsewhere_is_refused(replog_log: Run, tmp_path: Path) -> None:
     async def hold() -> tuple[int, bytes, str]:
         async with replog.embed(tmp_path / "wal"):
             return await trio.to_thread.run_sync(lambda: finish("log", "list", "--dir", tmp_path / "wal"))

@@ -98,7 +98,7 @@ def test_much_is_appended_and_read_back(tmp_path: Path) -> None:
     assert finish("log", "read", "log", "--dir", tmp_path) == (0, lines, "")
 
 
-def test_input_is_confirmed_when_nobody_reads_the_positions(tmp_path: Path) -> None:
+def test_input_is_confirmed_when_positions_are_not_read(tmp_path: Path) -> None:
     with running("log", "append", "log", "--positions", "--dir", tmp_path) as process:
         assert process.stdout is not None
         feed(process, b"one\n")
@@ -155,7 +155,7 @@ def test_idle_follower_ends_when_its_reader_leaves(tmp_path: Path) -> None:
         assert process.wait(PATIENCE_S) == 141
 
 
-def test_signal_ends_it_even_if_nobody_reads(tmp_path: Path) -> None:
+def test_signal_ends_it_even_when_output_is_not_read(tmp_path: Path) -> None:
     """The pipe is full, and the thread that writes to it waits: the command ends all the same, and at once."""
     make_log(tmp_path, [b"x" * 1000] * 3000)
     with running("log", "read", "log", "--dir", tmp_path) as process:
@@ -211,9 +211,7 @@ async def test_reading_stops_no_other_task(monkeypatch: pytest.MonkeyPatch, pipe
     os.close(writing)
 
 
-async def test_all_is_written_to_a_pipe_that_takes_little(
-    monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
-) -> None:
+async def test_all_output_reaches_a_slow_pipe(monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     monkeypatch.setattr(sys, "stdout", Piped(writing))
     os.set_blocking(writing, False)
@@ -260,7 +258,7 @@ def test_a_shell_completes_commands_and_options(typed: str, expected: list[str])
     assert done.stderr == ""
 
 
-def test_the_package_is_what_these_processes_run() -> None:
+def test_processes_run_the_package_under_test() -> None:
     """Else all of the above would look at another one."""
     script = "import replog; print(replog.__file__)"
     done = run([sys.executable, "-c", script])

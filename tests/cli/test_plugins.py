@@ -85,7 +85,7 @@ def rows(replog: Replog, *, disabled: str = "") -> tuple[int, dict[str, dict[str
     return done.status, {row["name"]: row for row in json.loads(done.stdout)}
 
 
-def test_an_installed_plugin_is_shown_with_what_it_offers(replog: Replog, tmp_path: Path) -> None:
+def test_installed_plugin_is_shown_with_its_offers(replog: Replog, tmp_path: Path) -> None:
     install(tmp_path, "shelf", GOOD.format(scheme="shelf"))
     status, found = rows(replog)
     assert status == 0
@@ -198,7 +198,7 @@ def test_all_wrong_plugins_are_reported_together(replog: Replog, tmp_path: Path)
     assert found["three"]["state"] == "loaded"
 
 
-def test_a_plugin_that_fails_to_open_is_named(replog: Replog, tmp_path: Path) -> None:
+def test_plugin_is_named_when_it_fails_to_open(replog: Replog, tmp_path: Path) -> None:
     abstract = GOOD.format(scheme="shelf").replace("async def children(self, key): ...", "")
     install(tmp_path, "shelf", abstract)
     refused = replog("log", "list", "--metastore", "shelf:x")
@@ -217,7 +217,7 @@ def test_a_misspelt_scheme_is_asked_about(replog: Replog, tmp_path: Path) -> Non
         assert f"did you mean '{meant}'?" in refused.stderr
 
 
-def test_disabled_names_that_do_not_exist_are_reported(replog: Replog, tmp_path: Path) -> None:
+def test_unknown_disabled_names_are_reported(replog: Replog, tmp_path: Path) -> None:
     status, found = rows(replog, disabled="memory-storage, memory-store")
     assert status == 0
     assert (found["memory-storage"]["state"], found["memory-storage"]["problem"]) == ("disabled", None)

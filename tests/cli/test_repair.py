@@ -13,9 +13,9 @@ import typer
 import replog.blocking
 from replog import cli
 from replog.cli import repair
-from replog.cli.repair_progress import facts_of
-from replog.client.audit_report import AuditReport, DifferingCopies, MissingCopies, UnderReplicatedFragment
-from replog.client.repair_progress import RepairProgress
+from replog.cli.repair import facts_of
+from replog.repair.audit_report import AuditReport, DifferingCopies, MissingCopies, UnderReplicatedFragment
+from replog.repair.progress import RepairProgress
 
 Capture = pytest.CaptureFixture[str]
 
@@ -102,7 +102,7 @@ def test_entries_without_copies_are_listed_one_and_all(capsys: Capture) -> None:
     assert "ledger 8, entries 3-5: bookies have different copies, and none was copied" in shown
 
 
-def test_bookie_that_refused_is_not_said_to_be_silent(capsys: Capture) -> None:
+def test_refusing_bookie_is_not_called_silent(capsys: Capture) -> None:
     """M5, B7: its words are in the table, and the words of one that refused copies, too."""
     states = (("refused", "bookie bookie-0: of another creation"), ("silent", "no answer"), ("missing", ""))
     missing = tuple(
@@ -132,7 +132,7 @@ def test_copies_in_the_wrong_place_end_with_status_1(replog_command: Callable[..
     assert named.startswith("ledger 1, entries 0-0: a write set spans 0 of 2 zones")
 
 
-def test_progress_is_told_in_words() -> None:
+def test_progress_is_reported_in_words() -> None:
     progress = RepairProgress("copy", 3, 10, 7, 50 << 20, 2.0, float(25 << 20), 4.7)
     assert facts_of(progress) == "7 lack copies, 50.0 MiB copied, 25.0 MiB/s, 4.7s left"
     assert facts_of(RepairProgress("audit", 0, 10, 0, 0, 0.0, 0.0, None)) == ""

@@ -42,7 +42,7 @@ def _made(path: Path, trim_before: int = 0) -> str:
     return str(trio.run(make))
 
 
-def test_ledger_show_says_who_wrote_what(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_ledger_show_lists_writers_and_their_entries(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Each writer counts its own bytes (T2): the size of the ledger is their sum."""
     ledger_id = _made(tmp_path / "wal")
     status, output, errors = run(capfd, "ledger", "show", ledger_id, "--json", "--dir", tmp_path / "wal")
@@ -59,7 +59,7 @@ def test_ledger_show_says_who_wrote_what(capfd: pytest.CaptureFixture[str], tmp_
     assert "67.7 KiB" in rows["payloads"]
 
 
-def test_size_leaves_out_what_was_trimmed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_size_leaves_out_trimmed_entries(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     ledger_id = _made(tmp_path / "wal", trim_before=3)
     _, output, _ = run(capfd, "ledger", "show", ledger_id, "--json", "--dir", tmp_path / "wal")
     found = json.loads(output)
@@ -124,7 +124,7 @@ async def test_operator_raises_the_term_after_an_old_back_up(tmp_path: Path) -> 
         async with replog.connect(metastore) as client:
             async with client.take_over_ledger(int(ledger_id)) as writer:
                 await writer.append(b"kept")
-            store = client._ledgers.records.metastore
+            store = client._opened.ledgers.records.metastore
             backup = (await store.get(key)).value
             for _ in range(2):
                 async with client.take_over_ledger(int(ledger_id)) as writer:

@@ -8,14 +8,14 @@ import pytest
 import trio
 import trio.testing
 
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import NotEnoughBookiesError, StorageFullError
 from replog.protocol.gaps import Gap
 from replog.protocol.quorum import Quorum
 from replog.records.bookies import Cookie, cookie_key, encode_cookie
 from tests.kit import Bookie, Cluster, cluster, read_ledger, read_log
 
-QUICK = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0)
+QUICK = ClientTuning(add_timeout_s=1.0, add_quorum_timeout_s=10.0)
 
 
 async def kill(bookie: Bookie) -> None:
@@ -36,7 +36,7 @@ async def declare_lost(world: Cluster, bookie: Bookie) -> None:
 # -- creating -------------------------------------------------------------------------------------------------------
 
 
-async def test_c7_a_ledger_names_the_one_of_three_that_is_away(autojump_clock: trio.testing.MockClock) -> None:
+async def test_c7_ledger_names_the_absent_one_of_three(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world:
         await world.bookies[1].kill()
         async with world.client(QUICK) as client:
@@ -50,9 +50,7 @@ async def test_c7_a_ledger_names_the_one_of_three_that_is_away(autojump_clock: t
 
 
 @pytest.mark.parametrize("quorum", [Quorum(2, 2, 1), Quorum(3, 3, 1), Quorum(4, 2, 2), Quorum(5, 2, 1)])
-async def test_c7_no_ensemble_that_could_not_be_recovered(
-    quorum: Quorum, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_c7_unrecoverable_ensemble_is_not_chosen(quorum: Quorum, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(quorum.ensemble) as world, world.client(QUICK) as client:
         await world.bookies[0].kill()
         with pytest.raises(
@@ -91,7 +89,7 @@ async def test_c7_a_second_dead_bookie_of_three_is_too_many(autojump_clock: trio
             assert bookie.bookie_id in raised.value.excluded
 
 
-async def test_c7_a_bookie_that_was_declared_lost_is_not_named(autojump_clock: trio.testing.MockClock) -> None:
+async def test_c7_bookie_declared_lost_is_not_named(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         await world.bookies[0].kill()
         await declare_lost(world, world.bookies[0])
@@ -107,7 +105,7 @@ async def test_c7_an_unknown_bookie_is_not_named(autojump_clock: trio.testing.Mo
                 pass
 
 
-async def test_c8_a_bookie_that_is_there_is_preferred(autojump_clock: trio.testing.MockClock) -> None:
+async def test_c8_present_bookie_is_preferred(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(5) as world, world.client(QUICK) as client:
         away = world.bookies[:2]
         for bookie in away:
@@ -135,7 +133,7 @@ async def test_c8_a_read_only_bookie_is_preferred_to_an_absent_one(
         assert dead.bookie_id not in ensemble
 
 
-async def test_c7_one_that_is_announced_and_silent_costs_a_moment_only(
+async def test_c7_announced_silent_bookie_costs_only_a_moment(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its address is known, and connecting to it goes on and on: others are not kept waiting."""
@@ -152,7 +150,7 @@ async def test_c7_one_that_is_announced_and_silent_costs_a_moment_only(
 # -- taking in who comes back ----------------------------------------------------------------------------------------
 
 
-async def test_c7_one_that_comes_back_is_taken_in(autojump_clock: trio.testing.MockClock) -> None:
+async def test_c7_returning_bookie_is_used(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         late = world.bookies[1]
         await late.kill()
@@ -166,7 +164,7 @@ async def test_c7_one_that_comes_back_is_taken_in(autojump_clock: trio.testing.M
             assert len(writer.metadata.fragments) == 1
 
 
-async def test_c7_another_one_that_appears_replaces_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_c7_new_bookie_replaces_the_absent_one(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         await world.bookies[1].kill()
         async with client.create_ledger() as writer:
@@ -178,7 +176,7 @@ async def test_c7_another_one_that_appears_replaces_it(autojump_clock: trio.test
             assert writer.metadata.last_fragment.first_entry_id == 1
 
 
-async def test_c7_appends_do_not_wait_while_somebody_is_looked_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_c7_appends_do_not_wait_for_a_replacement_search(autojump_clock: trio.testing.MockClock) -> None:
     """C1 freezes completions while an ensemble changes: no change is begun for a bookie that is still away."""
     async with cluster(3) as world, world.client(QUICK) as client:
         await world.bookies[1].kill()
@@ -259,7 +257,7 @@ async def test_c7_nothing_is_lost_when_the_absent_bookie_changes(
 # -- what the absent ones lack (W7) ----------------------------------------------------------------------------------
 
 
-async def test_w7_metadata_records_what_a_bookie_lacks(autojump_clock: trio.testing.MockClock) -> None:
+async def test_w7_metadata_records_a_bookies_missing_entries(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         late = world.bookies[1]
         async with client.create_ledger() as writer:

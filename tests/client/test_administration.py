@@ -31,7 +31,7 @@ async def call(bookie: RemoteBookie, command: str) -> object:
 
 
 async def the_only(client: replog.Client) -> RemoteBookie:
-    (bookie,) = await client.remote_bookies()
+    (bookie,) = await client.admin.bookies()
     return bookie
 
 
@@ -54,7 +54,7 @@ async def test_bookies_say_how_they_are(autojump_clock: trio.testing.MockClock) 
         async with client.create_ledger() as writer:
             await writer.extend([b"x" * 100] * 10)
         await trio.sleep(7)
-        bookies = await client.remote_bookies()
+        bookies = await client.admin.bookies()
         assert [each.bookie_id for each in bookies] == sorted(each.bookie_id for each in world.bookies)
         for bookie in bookies:
             assert (bookie.read_only, [each.scheme for each in bookie.endpoints]) == (False, ["memory"])
@@ -113,21 +113,21 @@ async def test_a_silent_bookie_is_given_up_after_the_timeout(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_bookie_that_is_gone_is_unreachable_until_it_is_back(
+async def test_absent_bookie_is_unreachable_until_it_returns(
     command: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(1) as world, world.client() as client:
         bookie = await the_only(client)
         await bookie.statistics()
         await world.bookies[0].kill()
-        assert await client.remote_bookies() == []
+        assert await client.admin.bookies() == []
         with pytest.raises(BookieUnreachableError):
             await call(bookie, command)
         await world.bookies[0].start()
         await call(bookie, command)
 
 
-async def test_a_bookie_that_ends_under_a_call_says_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_call_reports_the_end_of_its_bookie(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client() as client:
         bookie = await the_only(client)
         world.bookies[0].wire.is_held = True
@@ -206,7 +206,7 @@ async def test_a_failed_storage_still_gives_statistics(autojump_clock: trio.test
         assert (await bookie.statistics()).numbers["storage_failed"] == 1
 
 
-async def test_a_caller_that_gives_up_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_caller_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
     def lost(request: Request) -> bool:
         return isinstance(request, AdminRequest)
 
@@ -224,16 +224,14 @@ async def test_a_caller_that_gives_up_leaves_nothing_behind(autojump_clock: trio
 async def test_over_tcp(tmp_path: Path) -> None:
     metastore = MemoryMetastore()
     options = BookieOptions(storage="memory", listen=("tcp:127.0.0.1:0",))
-    served: list[str] = []
-    async with trio.open_nursery() as nursery:
-        config = replog.BookieConfig(directory=str(tmp_path), metastore=metastore, options=options)
-        served.append(await nursery.start(replog.serve_bookie, config))
+    config = replog.BookieConfig(directory=str(tmp_path), metastore=metastore, options=options)
+    async with replog.serve_bookie(config) as served:
         async with only_over_tcp(metastore) as client:
             async with client.create_ledger() as writer:
                 await writer.append(b"x")
             await metastore.delete(ledger_key_path(writer.ledger_id))  # nobody tells the bookie
             bookie = await the_only(client)
-            assert bookie.bookie_id == served[0]
+            assert bookie.bookie_id == served.bookie_id
             assert "tcp:127.0.0.1:" in repr(bookie)
             assert await bookie.collect_garbage() == [writer.ledger_id]
             await bookie.compact(is_major=True)
@@ -241,14 +239,13 @@ async def test_over_tcp(tmp_path: Path) -> None:
             found = await bookie.statistics()
             assert found.numbers["added_entries"] == 1
             assert isinstance(found.latencies["commit"], LatencyHistogram)
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def only_over_tcp(metastore: MemoryMetastore) -> AsyncIterator[replog.Client]:
     """A client that does not find the way within this trio run."""
     async with replog.connect(metastore, quorum=ONE) as client:
-        membership = client._ledgers.context.membership
+        membership = client._opened.ledgers.context.membership
         announced = membership.announced
 
         async def by_tcp() -> dict[str, replog.records.bookies.BookieAddress]:

@@ -1,4 +1,4 @@
-"""Who appends alone, and is committed in its own thread where the bookie is in the same process; and who isn't."""
+"""Lone appends, committed in the caller's thread where the bookie is in the same process; and appends beside others."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ from tests.kit import Turns
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each commit that a bookie started, whether it might be made in the thread that asked."""
+    """Of each commit that a bookie started, whether it was made in the thread that asked."""
     found: list[bool] = []
-    start = GroupCommit.start
+    here, passed_on = GroupCommit.commit_here, GroupCommit._pass_on
 
-    def noted(self: GroupCommit, *, inline: bool = False, alone: bool = False, followed: bool = False) -> None:
-        found.append(inline and alone)
-        start(self, inline=inline, alone=alone, followed=followed)
+    def made_here(self: GroupCommit) -> None:
+        found.append(True)
+        here(self)
 
-    monkeypatch.setattr(GroupCommit, "start", noted)
+    def made_elsewhere(self: GroupCommit) -> None:
+        found.append(False)
+        passed_on(self)
+
+    monkeypatch.setattr(GroupCommit, "commit_here", made_here)
+    monkeypatch.setattr(GroupCommit, "_pass_on", made_elsewhere)
     return found
 
 
@@ -65,7 +70,7 @@ async def test_concurrent_extends_share_batches_and_give_way(
             for _ in range(5):
                 nursery.start_soon(extend)
         assert writer.last_add_confirmed == 99
-        assert writer.batches_sent == len(inline) <= 25, "they don't share batches"
+        assert writer._entries.batches_sent == len(inline) <= 25, "they don't share batches"
         assert not any(inline)
 
 

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 import replog
+from replog.config.client import ClientTuning
 from replog.protocol.messages import ReadLastAddConfirmedRequest, Request, Response, WriteLastAddConfirmedRequest
 from replog.protocol.quorum import Quorum
 from tests.kit import Cluster, cluster, settle
@@ -20,7 +21,7 @@ HALF_ROUND_S = 0.001  # requests take as long on their way, answers no time
 AT_ONCE_S = 0.01
 IDLE_S = 60.0  # until an idle writer publishes by its own: longer than any of these tests
 QUORUMS = some([Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(5, 3, 2), Quorum(4, 2, 2)], fast=2)
-OPTIONS = replog.ClientOptions(explicit_last_add_confirmed_after_s=IDLE_S)
+OPTIONS = ClientTuning(explicit_last_add_confirmed_after_s=IDLE_S)
 
 
 @asynccontextmanager
@@ -163,7 +164,7 @@ async def test_writer_publishes_little_after_follower_has_left(autojump_clock: t
 
 
 @pytest.mark.slow
-async def test_follower_that_waits_in_vain_makes_nobody_publish(autojump_clock: trio.testing.MockClock) -> None:
+async def test_vain_follower_does_not_make_writers_publish(autojump_clock: trio.testing.MockClock) -> None:
     async with followed_log(Quorum(3, 3, 2)) as (world, log, reader), trio.open_nursery() as nursery:
         follower = Follower(reader)
         nursery.start_soon(follower.run)

@@ -1,4 +1,4 @@
-"""What is asked of one bookie: each answer finds who asked, and whatever is not answered ends."""
+"""Requests to one bookie: each answer finds its caller, and unanswered requests end."""
 
 import itertools
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def test_an_answer_without_a_request_is_ignored() -> None:
     assert channel.outstanding_bytes > 0
 
 
-async def test_silence_ends_what_was_asked_also_after_an_idle_time(
+async def test_silence_ends_requests_even_after_idle_time(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     (channel,) = channels(1)
@@ -124,7 +124,7 @@ def test_outstanding_requests_fail_when_the_connection_is_lost(requests: int) ->
     assert channel.outstanding_bytes == 0
 
 
-def test_outstanding_bytes_count_the_batches_that_requests_keep_alive() -> None:
+def test_outstanding_bytes_count_batches_kept_by_requests() -> None:
     """W6: what the bound of a bookie's outstanding bytes adds up."""
     writer = Cluster().writer()
     writer.add(bytes(10_000))
@@ -138,7 +138,7 @@ def test_outstanding_bytes_count_the_batches_that_requests_keep_alive() -> None:
     assert adding.outstanding_bytes == copying.outstanding_bytes == plain.outstanding_bytes + len(batch.data)
 
 
-def test_a_bookie_that_is_too_slow_gets_no_more_requests() -> None:
+def test_slow_bookie_gets_no_more_requests() -> None:
     (channel,) = channels(1, outstanding_bytes_max=1)
     asker = Asker()
     asker.ask(channel, "one")

@@ -1,4 +1,4 @@
-"""What a long unbounded ledger costs its metastore, counted: a hundred thousand fragments are used as ten are (M4).
+"""The cost of a long unbounded ledger for its metastore, counted: a hundred thousand fragments are used like ten (M4).
 
 The table is in docs/reference/formats.md; the last test compares."""
 
@@ -26,7 +26,7 @@ async def costs_of(length: int, directory: Path) -> list[Cost]:
     async with replog.embed(directory, storage="memory", metastore=metastore) as client:
         async with client.create_ledger(unbounded=True) as writer:
             await writer.append(b"first")
-        ledger_id, records = writer.ledger_id, client._ledgers.records
+        ledger_id, records = writer.ledger_id, client._opened.ledgers.records
         metadata, version = await records.get_head(ledger_id)
         # No bookie has the entries of those in the middle: nothing here may ask for them.
         more = [Fragment(number, metadata.last_fragment.ensemble) for number in range(1, length)]
@@ -76,7 +76,7 @@ def test_no_operation_grows_with_the_ledger(table: dict[int, list[Cost]]) -> Non
 
 @pytest.mark.sized
 @pytest.mark.slow
-def test_the_table_in_the_docs_is_what_is_counted(table: dict[int, list[Cost]]) -> None:
+def test_table_in_the_docs_matches_the_counts(table: dict[int, list[Cost]]) -> None:
     rows = {length: f"| {length} | " + " | ".join(map(str, costs)) + " |" for length, costs in table.items()}
     expected = [HEADER, "|---|---|---|---|---|", *(rows[length] for length in LENGTHS_LONG if length in rows)]
     written = DOCUMENT.read_text(encoding="utf-8").splitlines()

@@ -14,7 +14,7 @@ import trio.testing
 
 import replog
 from replog.abc import Versioned
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import LedgerTrimmedError, MetastoreCorruptError, VersionConflictError
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol import chunks as index
@@ -31,7 +31,7 @@ from tests.kit import Bookie, Cluster, read_ledger
 from tests.kit import cluster as unwatched_cluster
 from tests.named_chunks import NamedChunks
 
-SMALL = ClientOptions(write_quorum_timeout_s=20.0)
+SMALL = ClientTuning(write_quorum_timeout_s=20.0)
 ROLLS = 20
 
 
@@ -84,7 +84,7 @@ def held(bookie: Bookie, ledger_id: int) -> list[int]:
 
 async def check_named(world: Cluster, client: replog.Client, ledger_id: int) -> None:
     """All chunks that the metastore has are named, and all that are named are there."""
-    metadata, _ = await client._ledgers.records.get(ledger_id)
+    metadata, _ = await client._opened.ledgers.records.get(ledger_id)
     assert await names(world, ledger_id) == sorted(chunk.name for chunk in metadata.unnamed)
 
 
@@ -159,13 +159,13 @@ async def test_repair_replaces_a_bookie_in_fragments_of_chunks() -> None:
         before = await client.ledger_metadata(ledger_id)
         gone = world.named([before.fragments[0].ensemble[0]])[0]
         await gone.kill()
-        report = await client.repair([gone.bookie_id], accept_loss=True)
+        report = await client.admin.repair([gone.bookie_id], accept_loss=True)
         assert not report.lacking
         after = await client.ledger_metadata(ledger_id)
         assert [each.first_entry_id for each in after.fragments] == [each.first_entry_id for each in before.fragments]
         assert all(gone.bookie_id not in each.ensemble for each in after.fragments[:-1])
         assert await read_ledger(client, ledger_id) == numbers(ROLLS)
-        await client.repair()  # what fillings left that lost their compare-and-sets to each other
+        await client.admin.repair()  # what fillings left that lost their compare-and-sets to each other
         await check_named(world, client, ledger_id)
 
 
@@ -187,14 +187,14 @@ async def test_gap_of_a_fragment_moves_to_its_chunk_and_back() -> None:
         metadata = await client.ledger_metadata(writer.ledger_id)
         assert any(gap.first_entry_id <= 1 for gap in metadata.gaps)
         assert not any(gap.first_entry_id <= 1 for gap in (await head(world, writer.ledger_id)).gaps)
-        report = await client.repair()
+        report = await client.admin.repair()
         assert not report.lacking
         assert not (await client.ledger_metadata(writer.ledger_id)).ended_gaps
-        await client.repair()
+        await client.admin.repair()
         await check_named(world, client, writer.ledger_id)
 
 
-async def test_bookies_drop_what_was_trimmed_of_a_chunked_ledger() -> None:
+async def test_bookies_drop_trimmed_entries_of_a_chunked_ledger() -> None:
     async with cluster(3) as world, world.client() as client:
         ledger_id = await rolled(client)
         await client.trim_ledger(ledger_id, before=7)
@@ -205,13 +205,13 @@ async def test_bookies_drop_what_was_trimmed_of_a_chunked_ledger() -> None:
         assert await read_ledger(client, ledger_id) == numbers(ROLLS, 7)
 
 
-async def test_bookie_drops_what_moved_away_of_fragments_in_chunks() -> None:
+async def test_bookie_drops_moved_entries_of_chunked_fragments() -> None:
     """F5: a bookie that looks at the head only would keep it permanently."""
     async with cluster(4) as world, world.client() as client:
         ledger_id = await rolled(client)
         (leaving,) = world.named([(await client.ledger_metadata(ledger_id)).fragments[0].ensemble[0]])
-        await client.drain_bookie(leaving.bookie_id)
-        await client.repair()
+        await client.admin.drain(leaving.bookie_id)
+        await client.admin.repair()
         last = (await client.ledger_metadata(ledger_id)).last_fragment.first_entry_id
         assert len(held(leaving, ledger_id)) > 3
         assert leaving.served is not None
@@ -224,9 +224,9 @@ async def test_write_quorum_is_waited_for_in_fragments_of_chunks() -> None:
     """W8: closes that failed left fragments short, and these are in chunks by the time a takeover completes the ledger."""
     async with cluster(3) as world, world.client(SMALL) as client:
         ledger_id = await rolled(client)
-        metadata, version = await client._ledgers.records.get(ledger_id)
+        metadata, version = await client._opened.ledgers.records.get(ledger_id)
         full = attrs.evolve(metadata, durability=Durability.WRITE_QUORUM, full_before=0)
-        await client._ledgers.records.put(full, version)
+        await client._opened.ledgers.records.put(full, version)
         bookie = world.bookies[0]
         await bookie.server.drop(ledger_id, ForeignRange(1, 3, 4))
         assert len(held(bookie, ledger_id)) == ROLLS - 2
@@ -273,42 +273,42 @@ async def test_lost_answers_lose_no_fragment(operation: str, fault: Fault) -> No
         assert await read_ledger(client, writer.ledger_id) == numbers(ROLLS)
         metadata = await client.ledger_metadata(writer.ledger_id)
         assert [each.first_entry_id for each in metadata.fragments] == list(range(ROLLS + 1))
-        await client.repair()
+        await client.admin.repair()
         await check_named(world, client, writer.ledger_id)
 
 
-async def test_crash_between_chunk_and_record_leaves_garbage_for_a_repair() -> None:
+async def test_crash_between_chunk_and_record_leaves_garbage() -> None:
     async with cluster(3) as world, world.client() as client:
         ledger_id = await rolled(client)
         known = await names(world, ledger_id)
-        records = client._ledgers.records
+        records = client._opened.ledgers.records
         metadata, version = await records.get_head(ledger_id, at=5)
         for chunk in new_chunks(metadata.trimmed(5).packed(version).chunks):
             assert chunk.contents is not None
             await records.create_key(chunk_key_path(ledger_id, chunk.name), encode(chunk.contents))
         left = await names(world, ledger_id)
         assert set(left) > set(known), "the client that trims is killed before its compare-and-set"
-        await client.repair()
+        await client.admin.repair()
         assert await names(world, ledger_id) == left, (
             "the record is as it was: a compare-and-set on it may still arrive"
         )
         async with client.take_over_ledger(ledger_id):
             pass
-        await client.repair()
+        await client.admin.repair()
         await check_named(world, client, ledger_id)
         assert not set(await names(world, ledger_id)) & (set(left) - set(known))
         assert await read_ledger(client, ledger_id) == numbers(ROLLS)
 
 
-async def test_chunks_of_a_ledger_that_is_gone_are_deleted() -> None:
+async def test_chunks_of_a_deleted_ledger_are_deleted() -> None:
     async with cluster(3) as world, world.client() as client:
         ledger_id = await rolled(client)
         await world.metastore.delete(ledger_key_path(ledger_id))
-        await client.repair()
+        await client.admin.repair()
         assert await names(world, ledger_id) == []
 
 
-async def test_record_is_read_again_when_a_trim_deletes_a_chunk_that_it_named() -> None:
+async def test_record_is_reread_when_a_trim_deletes_its_chunk() -> None:
     async with cluster(3) as world, world.client() as client:
         ledger_id = await rolled(client)
         trimmed: list[int] = []
@@ -327,7 +327,7 @@ async def test_two_changes_upon_one_version_share_no_chunk() -> None:
     """M1: the one that loses its compare-and-set has written its chunks, and the record must not name them."""
     async with cluster(3) as world, world.client() as client:
         ledger_id = await rolled(client)
-        records = client._ledgers.records
+        records = client._opened.ledgers.records
         (one, version), (other, _) = await records.get_head(ledger_id, at=4), await records.get_head(ledger_id, at=4)
 
         def with_gap(metadata: LedgerMetadata, index: int) -> LedgerMetadata:
@@ -341,7 +341,7 @@ async def test_two_changes_upon_one_version_share_no_chunk() -> None:
         with pytest.raises(VersionConflictError):
             await records.put(lost, version)
         assert (await client.ledger_metadata(ledger_id)).gaps == (Gap(0, 4, 4),)
-        await client._ledgers.records.delete_unnamed_chunks()
+        await client._opened.ledgers.records.delete_unnamed_chunks()
         await check_named(world, client, ledger_id)
 
 
@@ -350,7 +350,7 @@ async def test_missing_chunk_is_named_and_nothing_is_guessed() -> None:
         ledger_id = await rolled(client)
         victim = (await head(world, ledger_id)).chunks[0]
         await world.metastore.delete(chunk_key_path(ledger_id, victim.name))
-        for attempt in (read_ledger(client, ledger_id), client.ledger_metadata(ledger_id), client.audit()):
+        for attempt in (read_ledger(client, ledger_id), client.ledger_metadata(ledger_id), client.admin.audit()):
             with pytest.raises(MetastoreCorruptError, match=victim.name):
                 await attempt
         async with client.take_over_ledger(ledger_id) as writer:
@@ -377,8 +377,8 @@ async def test_trims_rolls_and_fillings_at_once_keep_the_record_whole() -> None:
 
             async def leave() -> None:
                 for bookie in world.bookies[:2]:
-                    await third.drain_bookie(bookie.bookie_id)
-                    await third.repair()
+                    await third.admin.drain(bookie.bookie_id)
+                    await third.admin.repair()
 
             async def read() -> None:
                 while True:
@@ -395,5 +395,5 @@ async def test_trims_rolls_and_fillings_at_once_keep_the_record_whole() -> None:
                 nursery.cancel_scope.cancel()
         metadata = await client.ledger_metadata(writer.ledger_id)
         assert await read_ledger(other, writer.ledger_id) == numbers(40, metadata.trim_to)
-        await client.repair()
+        await client.admin.repair()
         await check_named(world, client, writer.ledger_id)

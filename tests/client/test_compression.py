@@ -24,7 +24,7 @@ ORDERS = [b'{"order": %d, "status": "shipped"}' % number for number in range(300
 
 
 def stored(world: Cluster, ledger_id: int) -> Iterator[list[Batch]]:
-    """What each bookie got of a ledger."""
+    """The batches that each bookie got of a ledger."""
     for bookie in world.bookies:
         yield [add.batch for add in bookie.adds(ledger_id)]
 
@@ -80,7 +80,7 @@ async def test_log_holds_compressed_and_plain_batches(autojump_clock: trio.testi
     """Each writer chooses for itself, and each batch is as it is worth: across rolls and takeovers, also in one ledger (L9)."""
     noise = [os.urandom(1000)]
     async with cluster() as world, world.client() as plain, world.client(ZSTD) as client:
-        async with client.write_log("log", ledgers="unbounded") as log:
+        async with client.write_log("log", options=replog.LogOptions(ledgers="unbounded")) as log:
             await log.extend(ORDERS)
             await log.extend(noise)
             await log.roll()
@@ -90,9 +90,9 @@ async def test_log_holds_compressed_and_plain_batches(autojump_clock: trio.testi
         async with plain.write_log("log") as log:
             await log.extend(ORDERS)
             assert log.ledger_id == ledger_id
-        async with plain.write_log("log", compression="zstd") as log:
+        async with plain.write_log("log", options=replog.LogOptions(compression="zstd")) as log:
             await log.extend(ORDERS)
-        async with client.write_log("log", compression="none") as log:
+        async with client.write_log("log", options=replog.LogOptions(compression="none")) as log:
             await log.extend(ORDERS)
         kinds = [batch.is_compressed for batch in next(stored(world, ledger_id))]
         assert kinds[-3:] == [False, True, False]
@@ -116,7 +116,7 @@ async def test_recovery_copies_compressed_batches_as_they_are(autojump_clock: tr
                 found = await read_ledger(other, ledger_id)
             with pytest.raises(replog.FencedError):
                 await writer.flush()
-            writer.leave()
+            writer._entries.leave()
     assert found in ([*ORDERS], [*ORDERS, b"a" * 2000])
     by_first: dict[int, set[bytes]] = {}
     for each in stored(world, ledger_id):
@@ -132,7 +132,7 @@ async def test_unknown_compression_is_refused(autojump_clock: trio.testing.MockC
                 pass
         for opening in (client.write_log, client.lead_log):
             with pytest.raises(ConfigError, match="compression='gzip'"):
-                async with opening("log", compression="gzip"):
+                async with opening("log", options=replog.LogOptions(compression="gzip")):
                     pass
         assert await client.ledgers() == []
     with pytest.raises(ConfigError, match="compression: 'gzip' is not one of"):

@@ -1,4 +1,4 @@
-"""M5: an id means one creation. What another creation left at bookies is never read, recovered, copied or confirmed into."""
+"""M5: an id means one creation. Entries of another creation at bookies are never read, recovered, copied or confirmed into."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit import Cluster, cluster, read_ledger
 async def created_again(world: Cluster, ledger_id: int, password: bytes = b"") -> LedgerMetadata:
     """Puts the record of another creation of this ledger's id in the place of its own."""
     async with world.client() as client:
-        known, version = await client._ledgers.records.get(ledger_id)
+        known, version = await client._opened.ledgers.records.get(ledger_id)
         check = ledger_key_check(ledger_key(ledger_id, password, "another"))
         another = attrs.evolve(known, creation="another", key_check=check)
         await world.metastore.put(ledger_key_path(ledger_id), encode(another), version)
@@ -52,7 +52,7 @@ async def test_entries_of_another_creation_are_never_read(
                 await read_ledger(client, ledger_id, password)
 
 
-async def test_reader_asks_the_next_bookie_when_one_holds_another_creation(
+async def test_reader_asks_the_next_bookie_about_another_creation(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world:
@@ -80,7 +80,7 @@ async def test_repair_never_copies_entries_of_another_creation(
             another = await created_again(world, ledger_id, password)
             (lost, *_) = world.named(another.last_fragment.ensemble)
             await lost.kill()
-            report = await client.repair(lost=[lost.bookie_id])
+            report = await client.admin.repair(lost=[lost.bookie_id])
             assert report.lacking
             assert spare.storage.marks(ledger_id) is None
 
@@ -89,8 +89,8 @@ async def test_writer_never_confirms_into_another_creation(autojump_clock: trio.
     async with cluster() as world:
         old_id = await vanished(world, 10)
         async with world.client(QUICK) as client:
-            await client._ledgers.records.delete(old_id)
-            taken = client._ledgers.records._ids._taken
+            await client._opened.ledgers.records.delete(old_id)
+            taken = client._opened.ledgers.records._ids._taken
             taken.clear()
             taken.append(old_id)
             with pytest.raises(ReplogError, match="of another creation of this id") as failed:

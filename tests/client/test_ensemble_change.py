@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.client.ledger_writer import LedgerWriter
+from replog.config.client import ClientTuning
 from replog.errors import (
     AddTimeoutError,
     LedgerNotFoundError,
     NotEnoughBookiesError,
+    ReplogError,
     StorageFailedError,
     StorageFullError,
 )
@@ -27,7 +31,7 @@ from replog.testing import Fault
 from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger
 from tests.lanes.seeds import some
 
-QUICK = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0)
+QUICK = ClientTuning(add_timeout_s=1.0, add_quorum_timeout_s=10.0)
 
 
 async def hang(bookie: Bookie) -> None:
@@ -60,7 +64,7 @@ Harm = Callable[[Bookie], object]
 
 
 @each_harm
-async def test_a_bookie_that_fails_is_replaced_and_appends_go_on(
+async def test_failed_bookie_is_replaced_and_appends_continue(
     harm: Harm, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(4) as world, world.client(QUICK) as client:
@@ -119,7 +123,7 @@ async def test_a_writer_below_its_ack_quorum_fails_at_the_deadline(
     harm: Harm, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
-        writer = await client._ledgers.create(Quorum())
+        writer = LedgerWriter(await client._opened.ledgers.create(Quorum()))
         with pytest.raises((NotEnoughBookiesError, AddTimeoutError)) as caught, trio.fail_after(30):
             async with writer:
                 await writer.append(b"0")
@@ -139,7 +143,31 @@ async def test_a_writer_below_its_ack_quorum_fails_at_the_deadline(
         assert (await read_ledger(client, writer.ledger_id))[0] == b"0"
 
 
-async def test_a_bookie_that_comes_back_is_used_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_appends_waiting_for_room_end_with_their_writer(autojump_clock: trio.testing.MockClock) -> None:
+    """W4, W6: what they wait for is confirmed never, and nothing of them was sent."""
+    options = attrs.evolve(QUICK, in_flight_bytes_max=1000, batch_bytes_max=100)
+    async with cluster(3) as world, world.client(options) as client:
+        writer = LedgerWriter(await client._opened.ledgers.create(Quorum()))
+        await writer.append(b"0")
+        for bookie in world.bookies:
+            bookie.wire.is_deaf = True
+        ended: list[ReplogError] = []
+
+        async def append() -> None:
+            with pytest.raises(ReplogError) as caught:
+                await writer.append(bytes(600))
+            ended.append(caught.value)
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(append)
+        assert len(ended) == 5
+        with suppress(ReplogError):
+            await writer.aclose()
+
+
+async def test_returning_bookie_is_used_again(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"0")
@@ -215,7 +243,7 @@ async def test_appends_go_on_while_the_metastore_is_down(
         assert await read_ledger(client, writer.ledger_id) == [b"%d" % number for number in range(30)]
 
 
-async def test_a_metastore_that_is_down_during_a_change_delays_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_metastore_outage_delays_an_ensemble_change(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(4) as world, world.client(QUICK) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"0")
@@ -307,7 +335,7 @@ async def writer_state(world: Cluster, ledger_id: int) -> LedgerState:
         return reader.metadata.state
 
 
-async def test_creating_needs_enough_bookies_that_can_be_reached(autojump_clock: trio.testing.MockClock) -> None:
+async def test_creating_needs_enough_reachable_bookies(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(2) as world, world.client() as client:
         with pytest.raises(NotEnoughBookiesError, match="only 2"):
             async with client.create_ledger():
@@ -317,9 +345,9 @@ async def test_creating_needs_enough_bookies_that_can_be_reached(autojump_clock:
             await writer.append(b"0")
 
 
-async def test_a_disk_that_hangs_in_its_commit_thread_is_replaced() -> None:
+async def test_bookie_is_replaced_when_its_commit_thread_hangs() -> None:
     """With real threads and the real clock: the event loop goes on, and leaving waits for the disk."""
-    options = ClientOptions(add_timeout_s=0.2, read_timeout_s=0.2, bookie_retry_after_s=0.2)
+    options = ClientTuning(add_timeout_s=0.2, read_timeout_s=0.2, bookie_retry_after_s=0.2)
     async with cluster(4, is_instant=False) as world, world.client(options) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"0")

@@ -33,7 +33,7 @@ def stored(first: int, stride: int, payloads: list[bytes], timestamp_ns: int) ->
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> tuple[Delivered, list[Entry]]:
-    """What a reader hands out, and what is in it: one batch of each write set, which begins and ends anywhere around it."""
+    """A reader's delivery, and its content: one batch of each write set, which begins and ends anywhere around it."""
     stride = draw(st.sampled_from((1, 2, 3, 5)))
     first = draw(st.integers(20, 30))
     last = first + draw(st.integers(0, 23))
@@ -72,7 +72,7 @@ def test_they_are_handed_out_in_the_order_of_their_ids(given: tuple[Delivered, l
 
 @pytest.mark.parametrize("count", [10, entries._CACHED_COUNT_MAX + 1])
 def test_any_number_of_entries_becomes_one_array(count: int) -> None:
-    """What is too much to be kept is reckoned anew each time."""
+    """An array that is too large to keep is computed each time."""
     holders = [stored(at, 3, [b"%d" % each for each in range(at, count, 3)], 1) for at in range(3)]
     batch = EntryBatch(Delivered(0, count - 1, tuple(holders)))
     for _ in range(2):

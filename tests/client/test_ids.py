@@ -40,7 +40,7 @@ async def test_the_tasks_of_a_client_don_t_meet(autojump_clock: trio.testing.Moc
     assert puts(metastore) == 99  # and one create: nobody was too late
 
 
-async def test_clients_that_meet_take_several_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_colliding_clients_take_several_ids_at_once(autojump_clock: trio.testing.MockClock) -> None:
     """Eight clients: with one id at a time, the last one to get its id waits for seven others each time."""
     metastore = FaultyMetastore(MemoryMetastore(), delay_s=0.01)
     ids: list[int] = []
@@ -64,7 +64,7 @@ async def test_clients_that_meet_take_several_at_once(autojump_clock: trio.testi
 
 
 @pytest.mark.parametrize("value", [b"", b"-3", b"1.5", b'{"format": 2}', b"\xff"])
-async def test_a_counter_that_is_none_is_named(value: bytes, autojump_clock: trio.testing.MockClock) -> None:
+async def test_invalid_counter_is_named(value: bytes, autojump_clock: trio.testing.MockClock) -> None:
     metastore = MemoryMetastore()
     await metastore.create(NEXT_LEDGER_ID_KEY, value)
     with pytest.raises(MetastoreCorruptError, match=NEXT_LEDGER_ID_KEY):

@@ -11,20 +11,18 @@ import trio.testing
 
 from replog.client.connections import OUTSTANDING_BYTES_MAX
 from replog.client.watching import _LAG_BYTES_MAX, LAG_CHECK_BYTES, SlowBookies
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.hookspecs import EnsembleChanged
 from replog.protocol.quorum import Quorum
 from tests.kit import cluster
 
-OPTIONS = ClientOptions(add_timeout_s=5.0, lagging_bookie_timeout_s=1.0)
+OPTIONS = ClientTuning(add_timeout_s=5.0, lagging_bookie_timeout_s=1.0)
 ENTRY = bytes(1 << 20)
 ENTRIES = 2 * _LAG_BYTES_MAX // len(ENTRY)
 
 
 @pytest.mark.parametrize("bookies", [3, 4])
-async def test_one_that_answers_nothing_is_replaced_or_left_out(
-    bookies: int, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_unanswering_bookie_is_replaced_or_left_out(bookies: int, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(bookies) as world, world.client(OPTIONS, Quorum(3, 3, 2)) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"all answer")
@@ -40,9 +38,9 @@ async def test_one_that_answers_nothing_is_replaced_or_left_out(
             assert len(world.told(EnsembleChanged)) == bookies - 3
 
 
-async def test_one_that_hangs_is_given_up_when_its_channel_is_full(autojump_clock: trio.testing.MockClock) -> None:
+async def test_hanging_bookie_is_given_up_when_its_channel_is_full(autojump_clock: trio.testing.MockClock) -> None:
     """C9: until then the writer goes on without it, and appends never wait."""
-    patient = ClientOptions(add_timeout_s=30.0, lagging_bookie_timeout_s=30.0)
+    patient = ClientTuning(add_timeout_s=30.0, lagging_bookie_timeout_s=30.0)
     async with cluster(4) as world, world.client(patient, Quorum(3, 3, 2)) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"all answer")
@@ -70,7 +68,7 @@ class SlowChannel:
 
 
 @pytest.mark.parametrize(("round_s", "patience_s"), [(0.001, 0.1), (0.05, 0.4)])
-async def test_patience_is_a_multiple_of_what_the_others_take(
+async def test_patience_is_a_multiple_of_the_others_latency(
     round_s: float, patience_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     """C9, W6: a writer waits for a bookie as long as that answers something, however far it is behind."""
@@ -96,7 +94,7 @@ async def test_patience_is_a_multiple_of_what_the_others_take(
     assert failed == [0]
 
 
-async def test_one_that_is_slow_and_answers_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_slow_answering_bookie_is_awaited(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(4) as world, world.client(OPTIONS, Quorum(3, 3, 2)) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"all answer")
@@ -109,10 +107,8 @@ async def test_one_that_is_slow_and_answers_is_waited_for(autojump_clock: trio.t
 
 
 async def test_a_writer_goes_on_when_the_slow_bookie_answers(autojump_clock: trio.testing.MockClock) -> None:
-    """What is confirmed already is not all that an answer tells: entries may have gathered because of who gives it."""
-    looks_rarely = ClientOptions(
-        add_timeout_s=60.0, add_quorum_timeout_s=60.0, explicit_last_add_confirmed_after_s=30.0
-    )
+    """An answer tells more than confirmed entries: others may have gathered because of the bookie that gives it."""
+    looks_rarely = ClientTuning(add_timeout_s=60.0, add_quorum_timeout_s=60.0, explicit_last_add_confirmed_after_s=30.0)
     async with cluster(3) as world, world.client(looks_rarely, Quorum(3, 3, 2)) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"all answer")
@@ -127,7 +123,7 @@ async def test_a_writer_goes_on_when_the_slow_bookie_answers(autojump_clock: tri
             )
 
 
-async def test_a_silent_bookie_that_does_not_lag_keeps_its_index(
+async def test_silent_bookie_without_lag_keeps_its_index(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(4) as world, world.client(OPTIONS, Quorum(3, 3, 2)) as client:
@@ -149,7 +145,7 @@ async def test_silence_is_never_overstated(answered_after_s: float, autojump_clo
     async with cluster(1) as world, world.client(OPTIONS, Quorum(1, 1, 1)) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"it answers")
-            channel = client._ledgers.context.connections.channel(world.bookies[0].bookie_id)
+            channel = client._opened.ledgers.context.connections.channel(world.bookies[0].bookie_id)
             assert channel is not None
             assert channel.silence_s == 0
             world.bookies[0].wire.is_deaf = True

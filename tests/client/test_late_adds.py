@@ -8,14 +8,14 @@ import trio.testing
 
 from replog import Client
 from replog.client.late_adds import WAIT_S
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import FencedError
 from replog.protocol.messages import Status
 from replog.protocol.model import LedgerState
 from tests.kit import Bookie, Cluster, cluster
 
 LATENCIES_S = (0.001, 0.002, 0.3)
-OPTIONS = ClientOptions(add_timeout_s=3.0, read_timeout_s=3.0)
+OPTIONS = ClientTuning(add_timeout_s=3.0, read_timeout_s=3.0)
 
 
 def third(world: Cluster) -> Bookie:
@@ -37,7 +37,7 @@ async def assert_full(world: Cluster, ledger_id: int, last_entry_id: int) -> Non
     ]
     assert held == [last_entry_id] * len(world.bookies)
     async with world.client(OPTIONS) as client:
-        assert (await client.audit()).under_replicated == 0
+        assert (await client.admin.audit()).under_replicated == 0
 
 
 async def test_ledger_is_full_when_the_client_ends_at_once(autojump_clock: trio.testing.MockClock) -> None:
@@ -113,7 +113,7 @@ async def test_hung_bookie_is_waited_for_once(autojump_clock: trio.testing.MockC
             await other.append(b"it answers again")
 
 
-async def test_bookie_that_answers_again_is_waited_for_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_recovered_bookie_is_awaited_again(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(OPTIONS) as client:
         third(world).wire.is_held = True
         async with client.create_ledger() as writer:
@@ -155,7 +155,7 @@ async def test_lost_connection_ends_the_wait(autojump_clock: trio.testing.MockCl
         assert writer.metadata.state is LedgerState.CLOSED
 
 
-async def test_refusal_amid_the_wait_is_no_error(autojump_clock: trio.testing.MockClock) -> None:
+async def test_refusal_during_the_wait_is_not_an_error(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(OPTIONS) as client:
         wire = third(world).wire
         async with client.create_ledger() as writer:
@@ -181,7 +181,7 @@ async def test_cancelled_close_does_not_wait(autojump_clock: trio.testing.MockCl
         assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.CLOSED
 
 
-async def test_application_that_failed_does_not_wait(autojump_clock: trio.testing.MockClock) -> None:
+async def test_failed_application_does_not_wait(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(OPTIONS) as client:
         third(world).wire.is_mute = True
         before_s = trio.current_time()

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import BookieError
 from replog.protocol.batch import Batch, decode
 from replog.protocol.digest import DigestType
@@ -25,7 +25,7 @@ from tests.kit import Cluster, cluster, settle
 from tests.protocol.bookies import proof_of
 from tests.protocol.test_answers import NONSENSE, a_batch
 
-QUICK = ClientOptions(read_timeout_s=2.0, speculative_read_after_s=0.5, bookie_retry_after_s=1.0)
+QUICK = ClientTuning(read_timeout_s=2.0, speculative_read_after_s=0.5, bookie_retry_after_s=1.0)
 PASSWORD = b"open sesame"
 LAST = 7
 WANTED = [b"%d" % number for number in range(LAST + 1)]
@@ -126,7 +126,8 @@ SCENES: dict[str, Scene] = {"write": write_scene, "read": read_scene, "follow": 
 
 
 def is_word_of_a_bookie(scene: str, altered: str) -> bool:
-    """What the protocol has to believe: a bookie that says that it is fenced above the term deposes a writer or a recovery."""
+    """Answers that the protocol has to believe: a bookie that says that it is fenced above the term deposes a writer or
+    a recovery."""
     return altered == "always FENCED" and scene in ("write", "recover", "follow")
 
 
@@ -156,7 +157,7 @@ async def test_one_bookies_nonsense_changes_nothing(
 @pytest.mark.parametrize("altered", ALTERED)
 async def test_an_administrator_gets_a_named_error(altered: str, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
-        bookies = await client.remote_bookies()
+        bookies = await client.admin.bookies()
         world.bookies[0].wire.alter = ALTERED[altered]
         (liar,) = [each for each in bookies if each.bookie_id == world.bookies[0].bookie_id]
         with trio.fail_after(120):
@@ -190,10 +191,10 @@ DETAILS = [
 
 
 @pytest.mark.parametrize("detail", DETAILS, ids=lambda detail: detail[:40])
-async def test_details_that_make_no_sense_are_named(detail: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_invalid_details_are_named(detail: str, autojump_clock: trio.testing.MockClock) -> None:
     """Also numbers beyond what a float holds, and JSON nested deeper than Python's stack."""
     async with cluster() as world, world.client(QUICK) as client:
-        (liar, *_) = await client.remote_bookies()
+        (liar, *_) = await client.admin.bookies()
         for bookie in world.bookies:
             bookie.wire.alter = lambda request, response: (
                 attrs.evolve(response, detail=detail) if isinstance(request, AdminRequest) else response

@@ -15,7 +15,7 @@ import trio.testing
 from replog.abc import Authenticator, Connection, ResponseReceiver, Transport
 from replog.client.connections import Connections
 from replog.client.membership import Membership
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import BookieRefusedError, BookieUnreachableError, MetastoreCorruptError, PluginNotFoundError
 from replog.metastores.memory import MemoryMetastore
 from replog.records.bookies import (
@@ -64,8 +64,8 @@ class Place:
     def __init__(self, nursery: trio.Nursery, **options: Any) -> None:
         self.metastore = MemoryMetastore()
         self.memory, self.tcp = Counting(MemoryTransport()), Counting(TcpTransport(TcpOptions()))
-        self.membership = Membership(self.metastore, ClientOptions(**options))
-        self.connections = Connections(self.membership, self._open, ClientOptions(**options), nursery)
+        self.membership = Membership(self.metastore, ClientTuning(**options))
+        self.connections = Connections(self.membership, self._open, ClientTuning(**options), nursery)
         self._stack = AsyncExitStack()
 
     def _open(self, scheme: str) -> Transport:
@@ -146,7 +146,7 @@ def test_an_announcement_of_a_newer_format_is_refused(value: bytes, fault: str) 
         decode_address("bookies/a", value)
 
 
-def test_unknown_fields_that_are_not_required_are_ignored() -> None:
+def test_unknown_optional_fields_are_ignored() -> None:
     value = b'{"format": 1, "endpoints": [["tcp", "x:1"]], "required": ["endpoints"], "zone": "b"}'
     assert decode_address("bookies/a", value) == BookieAddress((Endpoint("tcp", "x:1"),))
 
@@ -185,7 +185,7 @@ async def test_both_places_are_looked_at_once(autojump_clock: trio.testing.MockC
 
 
 @pytest.mark.parametrize("way", ["becomes writable", "becomes read-only"])
-async def test_a_bookie_that_turns_during_the_look_is_found(way: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_bookie_is_found_while_it_turns_read_only(way: str, autojump_clock: trio.testing.MockClock) -> None:
     async with place() as here:
         here.membership._metastore = metastore = Turning()
         await here.membership.announced()
@@ -235,7 +235,7 @@ async def test_the_endpoint_in_this_process_comes_first(autojump_clock: trio.tes
     async with place() as here, MemoryTransport().listen("", Handler(), bookie_id="a") as address:
         async with here.announced("a", ("memory", address), ("tcp", "127.0.0.1:1")):
             channel = await here.connections.connect("a")
-            assert channel.shares_thread
+            assert channel.connection is not None
             assert not here.tcp.tries
 
 
@@ -243,13 +243,12 @@ async def test_the_endpoint_in_this_process_comes_first(autojump_clock: trio.tes
 @pytest.mark.parametrize(
     "first", [("memory", "elsewhere"), ("smoke", "signals"), ("tcp", "no port:x"), ("tcp", "::::")]
 )
-async def test_an_endpoint_that_fails_is_passed_over(
-    first: tuple[str, str], patient_clock: trio.testing.MockClock
-) -> None:
+async def test_failing_endpoint_is_skipped(first: tuple[str, str], patient_clock: trio.testing.MockClock) -> None:
     async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="a") as address:
         async with here.announced("a", first, ("tcp", address)):
             channel = await here.connections.connect("a")
-            assert not channel.shares_thread
+            assert channel.connection is not None
+            assert here.tcp.tries
 
 
 @pytest.mark.parametrize(
@@ -289,7 +288,7 @@ async def test_another_bookie_at_the_address_is_refused(
 
 
 @pytest.mark.real
-async def test_a_bookie_that_moved_is_found_again(patient_clock: trio.testing.MockClock) -> None:
+async def test_moved_bookie_is_found_again(patient_clock: trio.testing.MockClock) -> None:
     async with place() as here:
         seen = set()
         for _ in range(3):

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import FencedError, PayloadTooLargeError, ReplogError
 from replog.protocol.batch import ENTRY_BYTES_MAX, Batch, PackedPayloads
 from replog.protocol.envelope import pack_each
@@ -34,11 +35,11 @@ def batches_at(world: Cluster, ledger_id: int) -> list[Batch]:
 async def test_they_are_one_batch(compression: str, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         async with client.create_ledger(compression=compression) as writer:
-            await writer.push_packed(packed(*ENTRIES))
+            await writer._entries.push_packed(packed(*ENTRIES))
             assert writer.last_add_pushed == 3
             assert await writer.append(b"next") == 4
             assert (writer.last_add_confirmed, writer.unconfirmed_bytes) == (4, 0)
-            await writer.push_packed(packed(*ENTRIES))
+            await writer._entries.push_packed(packed(*ENTRIES))
             assert writer.length_bytes == 2 * sum(map(len, ENTRIES)) + 4
         assert [each.count for each in batches_at(world, writer.ledger_id)] == [4, 1, 4]
         assert await read_ledger(client, writer.ledger_id) == [*ENTRIES, b"next", *ENTRIES]
@@ -50,11 +51,11 @@ async def test_bookies_may_answer_at_once(is_instant: bool) -> None:
     async with cluster(is_instant=is_instant) as world, world.client() as client:
         async with client.create_ledger() as writer:
             for _ in range(20):
-                await writer.push_packed(packed(*ENTRIES))
+                await writer._entries.push_packed(packed(*ENTRIES))
         assert await read_ledger(client, writer.ledger_id) == ENTRIES * 20
 
 
-async def test_what_was_pushed_before_goes_before(autojump_clock: trio.testing.MockClock) -> None:
+async def test_earlier_pushes_go_first(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         async with client.create_ledger() as writer:
             for bookie in world.bookies:
@@ -62,7 +63,7 @@ async def test_what_was_pushed_before_goes_before(autojump_clock: trio.testing.M
             writer.push_nowait(b"a")  # in flight
             writer.push_nowait(b"b")  # gathers
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(writer.push_packed, packed(*ENTRIES))
+                nursery.start_soon(writer._entries.push_packed, packed(*ENTRIES))
                 await settle()
                 assert writer.unconfirmed == range(2)
                 for bookie in world.bookies:
@@ -80,7 +81,7 @@ async def test_as_many_are_in_flight_as_may_be(autojump_clock: trio.testing.Mock
 
             async def push() -> None:
                 for _ in range(10):
-                    await writer.push_packed(packed(*ENTRIES))
+                    await writer._entries.push_packed(packed(*ENTRIES))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(push)
@@ -97,15 +98,15 @@ async def test_much_is_sent_without_looking_at_each(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much: also behind each look at how far bookies are behind."""
-    monkeypatch.setattr("replog.client.ledger_writer.Payloads", None)
+    monkeypatch.setattr("replog.client.entry_writer.Payloads", None)
     async with cluster() as world, world.client() as client:
         async with client.create_ledger() as writer:
             for _ in range(10):
-                await writer.push_packed(packed(*[bytes(1000)] * 600))
+                await writer._entries.push_packed(packed(*[bytes(1000)] * 600))
         assert [each.count for each in batches_at(world, writer.ledger_id)] == [600] * 10
 
 
-async def test_a_bookie_that_is_far_behind_holds_them_back(
+async def test_lagging_bookie_holds_packed_batches_back(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replog.client.watching._LAG_BYTES_MAX", 3_000_000)
@@ -114,7 +115,7 @@ async def test_a_bookie_that_is_far_behind_holds_them_back(
             world.bookies[0].wire.is_held = True
             with trio.move_on_after(0.5) as scope:
                 for _ in range(100):
-                    await writer.push_packed(packed(*[bytes(1000)] * 600))
+                    await writer._entries.push_packed(packed(*[bytes(1000)] * 600))
             assert scope.cancelled_caught
             assert 3_000_000 < writer.last_add_pushed * 1000 < 6_000_000
             world.bookies[0].wire.release()
@@ -124,36 +125,38 @@ async def test_a_bookie_that_is_far_behind_holds_them_back(
 
 
 @pytest.mark.parametrize("why", ["striped", "large", "many", "held"])
-async def test_what_cannot_be_one_batch_gathers(why: str, autojump_clock: trio.testing.MockClock) -> None:
-    options = ClientOptions(in_flight_bytes_max=1 << 24, batch_bytes_max=100 if why == "large" else 1 << 23)
+async def test_packed_entries_gather_when_they_exceed_one_batch(
+    why: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    options = ClientTuning(in_flight_bytes_max=1 << 24, batch_bytes_max=100 if why == "large" else 1 << 23)
     entries = [b""] * 70_000 if why == "many" else ENTRIES * 10
     quorum = Quorum(3, 2, 2) if why == "striped" else Quorum(3, 3, 2)
     async with cluster() as world, world.client(options, quorum) as client:
         async with client.create_ledger() as writer:
             if why == "held":
-                writer.hold()
-            await writer.push_packed(packed(*entries))
-            assert (writer.entries_sent == 0) == (why == "held")
-            writer.release()
-        assert (writer.batches_sent == 1) == (why in ("striped", "held"))
+                writer._entries.pacing.hold()
+            await writer._entries.push_packed(packed(*entries))
+            assert (writer._entries.entries_sent == 0) == (why == "held")
+            writer._entries.pacing.release()
+        assert (writer._entries.batches_sent == 1) == (why in ("striped", "held"))
         assert await read_ledger(client, writer.ledger_id) == entries
 
 
-async def test_one_that_no_entry_holds_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_oversized_packed_entry_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(ClientOptions(), ONE) as client, client.create_ledger() as writer:
         with pytest.raises(PayloadTooLargeError):
-            await writer.push_packed(packed(b"small", bytes(ENTRY_BYTES_MAX + 1)))
+            await writer._entries.push_packed(packed(b"small", bytes(ENTRY_BYTES_MAX + 1)))
         assert await writer.append(b"next") == 0, "nothing of the others was written"
 
 
 async def test_the_byte_budget_holds_them_back(autojump_clock: trio.testing.MockClock) -> None:
-    options = ClientOptions(in_flight_bytes_max=100, batch_bytes_max=100)
+    options = ClientTuning(in_flight_bytes_max=100, batch_bytes_max=100)
     async with cluster() as world, world.client(options) as client, client.create_ledger() as writer:
         for bookie in world.bookies:
             bookie.wire.is_held = True
         writer.push_nowait(bytes(90))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(writer.push_packed, packed(bytes(20)))
+            nursery.start_soon(writer._entries.push_packed, packed(bytes(20)))
             await settle()
             assert writer.last_add_pushed == 0
             for bookie in world.bookies:
@@ -161,24 +164,24 @@ async def test_the_byte_budget_holds_them_back(autojump_clock: trio.testing.Mock
         assert writer.last_add_pushed == 1
 
 
-async def test_a_writer_that_has_ended_says_why(autojump_clock: trio.testing.MockClock) -> None:
+async def test_ended_writer_gives_the_reason(autojump_clock: trio.testing.MockClock) -> None:
     """W4: their outcome is as unknown as that of others."""
     async with cluster() as world, world.client() as client, world.client() as other:
         with pytest.raises(FencedError) as caught:
             async with client.create_ledger() as writer:
-                await writer.push_packed(packed(*ENTRIES))
+                await writer._entries.push_packed(packed(*ENTRIES))
                 await writer.flush()
                 await other.recover_ledger(writer.ledger_id)
-                await writer.push_packed(packed(*ENTRIES))
+                await writer._entries.push_packed(packed(*ENTRIES))
         assert caught.value.unconfirmed == range(4, 8)
         assert await read_ledger(client, writer.ledger_id) == ENTRIES
         async with client.create_ledger() as closed:
             pass
         with pytest.raises(trio.ClosedResourceError):
-            await closed.push_packed(packed(*ENTRIES))
+            await closed._entries.push_packed(packed(*ENTRIES))
 
 
-async def test_one_that_waits_is_told_of_the_end(autojump_clock: trio.testing.MockClock) -> None:
+async def test_waiting_caller_learns_of_the_end(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         told: list[ReplogError] = []
         with pytest.raises(FencedError):
@@ -186,7 +189,7 @@ async def test_one_that_waits_is_told_of_the_end(autojump_clock: trio.testing.Mo
 
                 async def push() -> None:
                     try:
-                        await writer.push_packed(packed(*ENTRIES))
+                        await writer._entries.push_packed(packed(*ENTRIES))
                     except ReplogError as error:
                         told.append(error)
 
@@ -197,17 +200,17 @@ async def test_one_that_waits_is_told_of_the_end(autojump_clock: trio.testing.Mo
                         nursery.start_soon(push)
                     await settle()
                     assert writer.unconfirmed == range(8)
-                    writer.abandon(FencedError(writer.ledger_id, "it is over"))
+                    writer._entries.abandon(FencedError(writer.ledger_id, "it is over"))
                     await settle()
                 assert list(map(type, told)) == [FencedError]
                 await writer.flush()
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_length_is_that_of_all_entries(seed: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_length_counts_all_entries(seed: int, autojump_clock: trio.testing.MockClock) -> None:
     """However they came, gathered and were cut: the writer counts bytes, and nobody looks at each entry again."""
     chance = random.Random(seed)
-    options = ClientOptions(in_flight_bytes_max=5000, batch_bytes_max=chance.choice([50, 500, 5000]))
+    options = ClientTuning(in_flight_bytes_max=5000, batch_bytes_max=chance.choice([50, 500, 5000]))
     quorum = chance.choice([Quorum(3, 3, 2), Quorum(3, 2, 2)])
     written: list[bytes] = []
     overhead_bytes = 0
@@ -222,7 +225,7 @@ async def test_length_is_that_of_all_entries(seed: int, autojump_clock: trio.tes
             for _ in range(60):
                 turn = chance.randrange(6)
                 if turn == 0:
-                    await writer.push_packed(packed(*some()))
+                    await writer._entries.push_packed(packed(*some()))
                 elif turn == 1:
                     await writer.extend(some())
                 elif turn == 2:
@@ -253,7 +256,7 @@ async def test_they_move_along_when_a_bookie_fails(autojump_clock: trio.testing.
             await writer.append(b"first")
             [gone, *_] = world.named(writer.metadata.last_fragment.ensemble)
             await gone.kill()
-            await writer.push_packed(packed(*ENTRIES))
+            await writer._entries.push_packed(packed(*ENTRIES))
             await writer.flush()
             await trio.testing.wait_all_tasks_blocked()
             assert gone.bookie_id not in writer.metadata.last_fragment.ensemble

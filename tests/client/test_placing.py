@@ -11,13 +11,14 @@ import trio
 import trio.testing
 
 from replog.config import BookieOptions, ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import NotEnoughBookiesError, PlacementUnmetError
 from replog.hookspecs import PlacementUnmet
 from replog.protocol.messages import ReadRequest
 from replog.protocol.quorum import Quorum
 from tests.kit import Cluster, cluster, read_ledger, until
 
-QUICK = ClientOptions(add_timeout_s=0.5, add_quorum_timeout_s=5.0, bookie_retry_after_s=1.0)
+QUICK = ClientTuning(add_timeout_s=0.5, add_quorum_timeout_s=5.0, bookie_retry_after_s=1.0)
 TWO = Quorum(2, 2, 2)
 
 
@@ -47,9 +48,7 @@ async def test_c8_each_ledger_spans_the_zones(autojump_clock: trio.testing.MockC
 
 
 @pytest.mark.parametrize("placement", ["zones", "zones:?strict=true"])
-async def test_a_replacement_is_of_the_zone_that_is_lacking(
-    placement: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_replacement_comes_from_the_missing_zone(placement: str, autojump_clock: trio.testing.MockClock) -> None:
     async with zoned("aabb") as world, world.client(QUICK, TWO, placement=placement) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"0")
@@ -62,7 +61,7 @@ async def test_a_replacement_is_of_the_zone_that_is_lacking(
         assert world.told(PlacementUnmet) == []
 
 
-async def test_soft_placement_goes_on_and_says_what_is_missing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_soft_placement_continues_and_names_the_lack(autojump_clock: trio.testing.MockClock) -> None:
     async with zoned("aab") as world, world.client(QUICK, TWO, placement="zones") as client:
         async with client.create_ledger() as writer:
             gone = next(bookie for bookie in world.bookies if bookie._options.labels == ("zone=b",))
@@ -118,7 +117,7 @@ async def test_strict_placement_takes_a_bookie_of_the_right_zone_later(
         assert await read_ledger(client, writer.ledger_id) == [b"0", b"1"]
 
 
-async def test_the_zone_of_a_bookie_that_is_away_is_known(autojump_clock: trio.testing.MockClock) -> None:
+async def test_zone_of_an_absent_bookie_is_known(autojump_clock: trio.testing.MockClock) -> None:
     """Its cookie has its labels. A recovery by a client that never saw it alive places replacements by them."""
     async with zoned("abc") as world:
         strict = "zones:?at_least=3&strict=true"

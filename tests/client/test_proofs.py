@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import RecoveryUndecidedError
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import FenceRequest, ReadLastAddConfirmedRequest, RecoveryReadRequest, Request, Response
@@ -19,7 +19,7 @@ from replog.protocol.model import LedgerState
 from replog.protocol.proofs import claimed, prove
 from tests.kit import Cluster, cluster, read_ledger, settle
 
-QUICK = ClientOptions(read_timeout_s=2.0, speculative_read_after_s=0.5, bookie_retry_after_s=1.0)
+QUICK = ClientTuning(read_timeout_s=2.0, speculative_read_after_s=0.5, bookie_retry_after_s=1.0)
 PASSWORD = b"open sesame"
 MUCH = 10**12
 
@@ -108,7 +108,7 @@ async def test_recovery_signs_its_frozen_last_add_confirmed(autojump_clock: trio
 
 
 @pytest.mark.parametrize("digest_type", DigestType)
-async def test_a_reader_learns_as_much_from_bookies_that_restarted(
+async def test_reader_learns_as_much_from_restarted_bookies(
     digest_type: DigestType, autojump_clock: trio.testing.MockClock
 ) -> None:
     """R11: what only a stored batch's header proves is read from the storage, for readers and recoveries."""
@@ -129,7 +129,7 @@ async def test_a_reader_learns_as_much_from_bookies_that_restarted(
         assert await read_ledger(other, writer.ledger_id, PASSWORD) == [b"%d" % number for number in range(5)]
 
 
-async def test_a_recovery_that_needs_the_liar_waits_for_the_truth(autojump_clock: trio.testing.MockClock) -> None:
+async def test_recovery_waits_for_the_truth_when_it_needs_the_liar(autojump_clock: trio.testing.MockClock) -> None:
     """R11, R12: an answer that proves nothing is no answer; the error names the bookie, and a later try succeeds."""
     options = attrs.evolve(QUICK, recovery_timeout_s=5.0)
     async with cluster() as world, world.client(QUICK) as client, world.client(options) as other:

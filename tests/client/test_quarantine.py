@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replog.client.membership import Quarantine
-from replog.runtime.chance import Chance, use_chance
+from replog.runtime.entropy import Entropy, use_entropy
 
 
 def in_trio(test: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ def test_quarantine_starts_short_after_a_success_or_a_long_calm() -> None:
     in_trio(run)
 
 
-def test_nobody_is_held_longer_than_the_longest_time() -> None:
+def test_no_bookie_is_held_longer_than_the_longest_time() -> None:
     @given(
         st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 50), st.booleans()), max_size=30),
         st.floats(0.01, 10),
@@ -85,7 +85,7 @@ def test_nobody_is_held_longer_than_the_longest_time() -> None:
         st.integers(0, 1 << 32),
     )
     def run(events: list[tuple[str, float, bool]], shortest_s: float, factor: float, seed: int) -> None:
-        use_chance(Chance(random.Random(seed)))  # an example that fails once fails again
+        use_entropy(Entropy(random.Random(seed)))  # an example that fails once fails again
         quarantine, now_s = Quarantine(shortest_s, shortest_s * factor), 0.0
         failed_at_s: dict[str, float] = {}
         for bookie_id, pause_s, works in events:

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     ConfigError,
     EntryNotFoundError,
@@ -26,7 +26,7 @@ from replog.protocol.quorum import Quorum
 from replog.testing import Fault
 from tests.kit import ONE, cluster, read_ledger, settle
 
-QUICK = ClientOptions(read_timeout_s=2.0, speculative_read_after_s=0.5, bookie_retry_after_s=1.0)
+QUICK = ClientTuning(read_timeout_s=2.0, speculative_read_after_s=0.5, bookie_retry_after_s=1.0)
 STRIPED = Quorum(5, 3, 2)
 
 
@@ -46,7 +46,7 @@ async def test_opening_and_reading_never_fences(autojump_clock: trio.testing.Moc
             assert not [each for each in bookie.wire.seen if isinstance(each, FenceRequest | RecoveryReadRequest)]
 
 
-async def test_it_reads_what_is_confirmed_and_no_more(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reader_gets_exactly_the_confirmed_entries(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         async with client.create_ledger() as writer:
             await writer.extend(numbers(9))
@@ -123,7 +123,7 @@ async def test_a_poll_beside_the_writer_returns_at_once_with_news(
 
 
 @pytest.mark.parametrize("down", [1, 2, 3])
-async def test_a_long_poll_waits_also_if_bookies_are_down(down: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_long_poll_waits_even_when_bookies_are_down(down: int, autojump_clock: trio.testing.MockClock) -> None:
     """Else a follower would ask again and again without a pause."""
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         async with client.create_ledger() as writer, other.open_ledger(writer.ledger_id) as reader:
@@ -173,7 +173,7 @@ async def test_damaged_and_missing_copies_are_passed_over(
     [Status.UNKNOWN, Status.TOO_BUSY, Status.NO_ENTRY_IN_DOUBT, Status.NO_ENTRY],
     ids=lambda status: status.name,
 )
-async def test_only_strong_denials_mean_that_an_entry_is_lost(
+async def test_only_strong_denials_prove_the_loss_of_an_entry(
     status: Status, autojump_clock: trio.testing.MockClock
 ) -> None:
     """D2, B8: if any bookie could not tell, the error says that a retry may help."""
@@ -253,7 +253,7 @@ async def test_ranges_are_inclusive_and_bounded(quorum: Quorum, autojump_clock: 
                     await reader.read(first, last)
 
 
-async def test_a_lone_entry_is_read_without_what_follows(autojump_clock: trio.testing.MockClock) -> None:
+async def test_lone_entry_is_read_without_its_successors(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(QUICK, ONE) as client:
         async with client.create_ledger() as writer:
             for first in range(0, 60, 20):
@@ -307,7 +307,7 @@ async def test_a_reader_with_old_metadata_finds_newer_ensembles(
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.5, 0.9, 1.3])
-async def test_a_wait_that_is_cancelled_loses_nothing(after_s: float, autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_wait_loses_nothing(after_s: float, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(QUICK, ONE) as client:
         async with client.create_ledger() as writer:
             for number in range(30):
@@ -363,7 +363,7 @@ async def test_a_cancelled_reader_goes_on_at_the_next_call(
 async def test_a_failed_reread_of_the_record_can_be_retried(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    options = ClientOptions(metastore_timeout_s=1.0, read_timeout_s=1.0)
+    options = ClientTuning(metastore_timeout_s=1.0, read_timeout_s=1.0)
     async with cluster(1) as world, world.client(options, ONE) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"0")
@@ -378,7 +378,7 @@ async def test_a_failed_reread_of_the_record_can_be_retried(
                 assert (await anext(aiter(reader))).data == b"0"
 
 
-async def test_a_ledger_that_does_not_exist_or_is_deleted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_missing_or_deleted_ledger_raises(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         with pytest.raises(LedgerNotFoundError):
             await read_ledger(client, 7)
@@ -423,7 +423,7 @@ async def test_a_closed_reader_says_so(autojump_clock: trio.testing.MockClock) -
 
 
 @pytest.mark.slow
-async def test_a_reader_that_takes_nothing_is_sent_nothing_more(
+async def test_idle_reader_is_sent_nothing_more(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     for quorum in (Quorum(3, 3, 2), STRIPED):
@@ -514,7 +514,7 @@ async def test_a_stretch_is_read_in_batches(autojump_clock: trio.testing.MockClo
 async def test_a_confirmed_range_of_an_open_ledger_can_be_read(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Who planned a read heard of the last add confirmed from bookies that may be silent now (D1)."""
+    """The planner of a read heard of the last add confirmed from bookies that may be silent now (D1)."""
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         async with client.create_ledger() as writer, other.open_ledger(writer.ledger_id) as reader:
             await writer.extend(numbers(9))

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from replog.client.ledger_writer import LedgerWriter
 from replog.errors import LedgerDeletedError, LedgerRecordLostError
 from replog.records.encoding import encode
 from replog.records.paths import ledger_key_path
@@ -51,7 +52,7 @@ async def test_writer_fails_when_its_record_is_lost(how: str, autojump_clock: tr
         assert f"entries 3 to {writer.last_add_confirmed}" in str(failed.value)
 
 
-async def test_writer_of_deleted_ledger_is_deposed_though_no_bookie_says_so(
+async def test_writer_of_deleted_ledger_is_deposed_by_its_record(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """L5: as after a trim by the next leader. An emptied metastore would not know the id."""
@@ -64,7 +65,7 @@ async def test_writer_of_deleted_ledger_is_deposed_though_no_bookie_says_so(
                 await writer.append(b"1")
 
 
-async def test_silent_metastore_is_no_bad_look(autojump_clock: trio.testing.MockClock) -> None:
+async def test_silent_metastore_does_not_count_as_a_bad_look(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client(QUICK) as client, client.create_ledger() as writer:
         await writer.append(b"0")
         world.metastore._choose = lambda _operation, _key: Fault.UNAVAILABLE
@@ -101,7 +102,7 @@ async def test_idle_writers_records_are_not_read(autojump_clock: trio.testing.Mo
 
 async def test_client_looks_at_most_100_times_a_second(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
-        writers = [await client._ledgers.create(client.default_quorum) for _ in range(300)]
+        writers = [LedgerWriter(await client._opened.ledgers.create(client.default_quorum)) for _ in range(300)]
         for writer in writers:
             await writer.append(b"0")
         world.metastore.calls.clear()

@@ -11,6 +11,7 @@ from replog.errors import (
     KeyExistsError,
     LedgerNotFoundError,
     MetastoreError,
+    MetastoreFullError,
     MetastoreUnavailableError,
     MetastoreUncertainError,
 )
@@ -35,7 +36,7 @@ def made() -> tuple[FaultyMetastore, LedgerRecords]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("operation", ["create", "get", "put"])
-async def test_ids_are_unique_whatever_gets_lost(
+async def test_ids_are_unique_despite_lost_messages(
     operation: str, fault: Fault, autojump_clock: trio.testing.MockClock
 ) -> None:
     metastore, records = made()
@@ -48,7 +49,7 @@ async def test_ids_are_unique_whatever_gets_lost(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_record_is_created_once_whatever_gets_lost(
+async def test_record_is_created_once_despite_lost_messages(
     fault: Fault, autojump_clock: trio.testing.MockClock
 ) -> None:
     metastore, records = made()
@@ -57,7 +58,7 @@ async def test_a_record_is_created_once_whatever_gets_lost(
     assert await records.get(1) == (a_ledger(), version)
 
 
-async def test_create_raises_when_the_record_found_is_somebody_elses() -> None:
+async def test_create_raises_when_another_client_made_the_record() -> None:
     """M1: only the token tells whose record it is."""
     _, records = made()
     await records.create(a_ledger(token="theirs"))
@@ -67,7 +68,7 @@ async def test_create_raises_when_the_record_found_is_somebody_elses() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_record_is_deleted_whatever_gets_lost(fault: Fault, autojump_clock: trio.testing.MockClock) -> None:
+async def test_record_is_deleted_despite_lost_messages(fault: Fault, autojump_clock: trio.testing.MockClock) -> None:
     metastore, records = made()
     await records.create(a_ledger())
     metastore.fail_next("delete", fault)
@@ -143,7 +144,7 @@ async def test_a_create_is_repeated_when_its_request_may_be_late(
     assert is_only_request
 
 
-async def test_a_store_that_fails_without_effect_leaves_no_doubt(
+async def test_store_failure_without_effect_leaves_no_doubt(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     _, records = made()
@@ -156,3 +157,19 @@ async def test_a_store_that_fails_without_effect_leaves_no_doubt(
         await records.persist("changing", fail)
     assert not isinstance(caught.value, MetastoreUncertainError)
     assert trio.current_time() - started == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("kind", [MetastoreFullError, MetastoreError])
+async def test_a_lasting_failure_is_raised_at_once(
+    kind: type[MetastoreError], autojump_clock: trio.testing.MockClock
+) -> None:
+    """A disk that is full, or may not be written, is the operator's: repeating until the deadline only hides why."""
+    _, records = made()
+
+    async def fail() -> None:
+        raise kind("no space")
+
+    started = trio.current_time()
+    with pytest.raises(kind, match="no space"):
+        await records.persist("changing", fail)
+    assert trio.current_time() == started

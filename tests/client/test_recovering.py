@@ -7,7 +7,8 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.client.ledger_writer import LedgerWriter
+from replog.config.client import ClientTuning
 from replog.errors import (
     FencedError,
     LedgerNotFoundError,
@@ -24,7 +25,7 @@ from replog.records.paths import ledger_key_path
 from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_ledger, settle
 
-QUICK = ClientOptions(
+QUICK = ClientTuning(
     add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, recovery_timeout_s=20.0, bookie_retry_after_s=1.0
 )
 
@@ -34,7 +35,7 @@ async def vanished(
 ) -> int:
     """A ledger whose writer was lost with its client."""
     async with world.client(QUICK, quorum) as client:
-        writer = await client._ledgers.create(client.default_quorum, password)
+        writer = LedgerWriter(await client._opened.ledgers.create(client.default_quorum, password))
         for number in range(entries):
             await writer.append(b"%d" % number)
         if unconfirmed:  # they reach one bookie only, and it will be the first to answer
@@ -175,7 +176,7 @@ async def test_a_recovery_survives_conflicts_and_lost_answers(
 async def test_recovery_has_a_deadline(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world:
         ledger_id = await vanished(world, unconfirmed=1)
-        options = ClientOptions(recovery_timeout_s=3.0)
+        options = ClientTuning(recovery_timeout_s=3.0)
         for bookie in world.bookies:
             bookie.wire.lose_answer = lambda request: isinstance(request, AddRequest)
         async with world.client(options) as client:
@@ -183,7 +184,7 @@ async def test_recovery_has_a_deadline(autojump_clock: trio.testing.MockClock) -
                 await client.recover_ledger(ledger_id)
 
 
-async def test_a_recovery_that_is_cancelled_leaves_nothing_running(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_recovery_leaves_nothing_running(autojump_clock: trio.testing.MockClock) -> None:
     """Answers that come, or fail to come, after it must hurt nobody."""
     async with cluster() as world:
         ledger_id = await vanished(world, unconfirmed=1)
@@ -219,7 +220,7 @@ async def test_recovery_without_bookies_fails_and_can_be_retried(
 
 
 @pytest.mark.parametrize("refusal", [None, Status.READ_ONLY, Status.UNKNOWN], ids=["silent", "full", "failed"])
-async def test_a_recovery_replaces_a_bookie_that_refuses_entries(
+async def test_recovery_replaces_a_refusing_bookie(
     refusal: Status | None, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(5) as world:
@@ -241,7 +242,7 @@ async def test_a_recovery_replaces_a_bookie_that_refuses_entries(
 
 
 @pytest.mark.parametrize("digest_type", list(replog.DigestType))
-async def test_only_who_knows_the_password_recovers(
+async def test_recovery_needs_the_password(
     digest_type: replog.DigestType, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
@@ -290,7 +291,7 @@ async def test_every_shape_is_recovered(quorum: Quorum, autojump_clock: trio.tes
 
 
 @pytest.mark.parametrize("place", [0, 2])
-async def test_two_bookies_that_restart_fail_no_recovery(place: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_recovery_survives_two_restarting_bookies(place: int, autojump_clock: trio.testing.MockClock) -> None:
     """R12: two of three are away for 5 s, from the beginning or from the fences on: it goes on asking until they are back."""
     async with cluster() as world:
         ledger_id = await vanished(world)
@@ -311,7 +312,7 @@ async def test_two_bookies_that_restart_fail_no_recovery(place: int, autojump_cl
             assert 5 <= trio.current_time() - started_s < 8
 
 
-async def test_bookies_that_could_not_tell_for_a_while_are_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_bookies_are_asked_again_after_they_could_not_tell(autojump_clock: trio.testing.MockClock) -> None:
     """R4: an I/O error is no answer, and no reason to wait for the deadline either."""
     async with cluster() as world:
         ledger_id = await vanished(world)
@@ -330,7 +331,7 @@ async def test_bookies_that_could_not_tell_for_a_while_are_asked_again(autojump_
             assert 3 <= trio.current_time() - started_s < 5
 
 
-async def test_the_error_of_a_recovery_says_what_each_bookie_said(autojump_clock: trio.testing.MockClock) -> None:
+async def test_recovery_error_lists_each_bookies_answer(autojump_clock: trio.testing.MockClock) -> None:
     """R12: the deadline names who is needed, and notes tell why."""
     async with cluster() as world:
         ledger_id = await vanished(world)

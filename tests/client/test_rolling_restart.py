@@ -61,5 +61,5 @@ async def test_no_writer_stalls_while_bookies_are_restarted_in_turn(
         assert longest_s < STALL_MAX_S, f"an append took {longest_s:.3f} s"
         for name in names:
             assert await read_log(client, name) == wanted[name]
-        report = await client.repair()
+        report = await client.admin.repair()
         assert report.under_replicated == 0, "what a bookie missed while it was away is mended"

@@ -12,13 +12,14 @@ import trio.testing
 import replog
 from replog.abc import Authenticator, Connection, ResponseReceiver
 from replog.client.connections import Connections
-from replog.config import ClientOptions
+from replog.client.ledger_writer import LedgerWriter
+from replog.config.client import ClientTuning
 from replog.errors import BookieUnreachableError, NotEnoughBookiesError
 from replog.protocol.quorum import Quorum
 from replog.transports.memory import MemoryTransport
 from tests.kit import Cluster, cluster, read_ledger
 
-OPTIONS = ClientOptions(
+OPTIONS = ClientTuning(
     connect_timeout_s=5.0, speculative_read_after_s=0.5, read_timeout_s=2.0, follow_wait_s=1.0, add_timeout_s=2.0
 )
 
@@ -51,7 +52,7 @@ class Holes(MemoryTransport):
 
 
 def connections_of(client: replog.Client) -> Connections:
-    return client._ledgers.context.connections
+    return client._opened.ledgers.context.connections
 
 
 @asynccontextmanager
@@ -64,7 +65,7 @@ async def client_with_holes(world: Cluster) -> AsyncIterator[tuple[replog.Client
 
 async def a_closed_ledger(world: Cluster, *, is_open: bool = False) -> int:
     async with world.client(OPTIONS, Quorum(3, 3, 2)) as client:
-        writer = await client._ledgers.create(client.default_quorum)
+        writer = LedgerWriter(await client._opened.ledgers.create(client.default_quorum))
         for number in range(30):
             await writer.append(b"%d" % number)
         if not is_open:
@@ -90,7 +91,7 @@ async def test_a_scan_waits_no_longer_than_for_a_slow_answer(
 
 
 @pytest.mark.parametrize("silent", range(3))
-async def test_a_recovery_waits_once_for_who_is_silent(silent: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_recovery_waits_once_for_a_silent_bookie(silent: int, autojump_clock: trio.testing.MockClock) -> None:
     """R10: the denials of the others are enough, but who is silent may have a copy."""
     async with cluster(3) as world:
         ledger_id = await a_closed_ledger(world, is_open=True)
@@ -142,7 +143,7 @@ async def test_tasks_share_an_attempt_to_connect_and_its_failure(
         await connections_of(client).connect(bookie_id)
 
 
-async def test_an_attempt_outlives_who_wanted_it_and_fails_for_nobody(autojump_clock: trio.testing.MockClock) -> None:
+async def test_attempt_outlives_its_caller_and_fails_no_other(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, client_with_holes(world) as (client, holes):
         (bookie_id,) = holes.silent = {world.bookies[0].bookie_id}
         with trio.move_on_after(0.1):
@@ -151,7 +152,7 @@ async def test_an_attempt_outlives_who_wanted_it_and_fails_for_nobody(autojump_c
         assert holes.attempts == [bookie_id]
 
 
-async def test_a_bookie_that_refuses_is_not_stormed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_refusing_bookie_is_not_stormed(autojump_clock: trio.testing.MockClock) -> None:
     """A follower asks whenever there is news: each time it would try to connect to the bookie that is gone."""
     async with cluster(3) as world, client_with_holes(world) as (client, holes):
         bookie_ids = [bookie.bookie_id for bookie in world.bookies]

@@ -11,6 +11,7 @@ import trio.testing
 
 from replog.client.ledger_writer import LedgerWriter
 from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import AddTimeoutError
 from replog.hookspecs import EnsembleChanged
 from replog.protocol.messages import WriteLastAddConfirmedRequest
@@ -18,7 +19,7 @@ from replog.protocol.quorum import Quorum
 from replog.testing import Fault
 from tests.kit import Bookie, Cluster, cluster, read_ledger
 
-OPTIONS = ClientOptions(metastore_timeout_s=2.0, bookie_retry_after_s=1.0)
+OPTIONS = ClientTuning(metastore_timeout_s=2.0, bookie_retry_after_s=1.0)
 SILENT_S = 20.0  # many times the longest deadline of a call
 PAUSE_S = 0.01
 
@@ -92,7 +93,7 @@ async def test_appends_go_on_while_the_change_is_unanswered(
         assert fragment.first_entry_id < 30 or (first is Fault.CONFLICT and fragment.first_entry_id > before)
 
 
-async def test_bookie_that_returns_stays_out_while_its_change_is_open(autojump_clock: trio.testing.MockClock) -> None:
+async def test_returning_bookie_stays_out_during_its_change(autojump_clock: trio.testing.MockClock) -> None:
     async with changing(Fault.ANSWER_LOST, "ledgers/") as (_, silence, writer, gone):
         await append_for(writer, 1.0)
         await gone.start()
@@ -117,7 +118,7 @@ async def test_idle_writer_publishes_while_a_change_is_unanswered(autojump_clock
         silence.is_over = True
 
 
-async def test_what_does_not_fit_is_a_gap_and_holds_up_nothing(
+async def test_overflow_becomes_a_gap_and_blocks_nothing(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W6, W7."""
@@ -141,7 +142,7 @@ async def test_what_does_not_fit_is_a_gap_and_holds_up_nothing(
         assert stored | lacking == set(range(fragment.first_entry_id, writer.last_add_confirmed + 1))
 
 
-async def test_appends_that_need_the_failed_bookie_end_in_an_error(autojump_clock: trio.testing.MockClock) -> None:
+async def test_appends_fail_when_they_need_the_failed_bookie(autojump_clock: trio.testing.MockClock) -> None:
     """W6, C1: with (3, 3, 3) nothing can be confirmed meanwhile."""
     options = ClientOptions(metastore_timeout_s=2.0, add_quorum_timeout_s=10.0)
     async with cluster(4) as world, world.client(options, Quorum(3, 3, 3)) as client:

@@ -11,7 +11,7 @@ import trio.testing
 
 import replog
 from replog.protocol.messages import ReadRequest
-from replog.runtime.chance import Chance, use_chance
+from replog.runtime.entropy import Entropy, use_entropy
 from tests.kit import Cluster, cluster
 
 READERS = 60
@@ -34,7 +34,7 @@ async def reads_by_bookie(world: Cluster) -> list[int]:
 
 
 async def test_fresh_readers_of_one_ledger_ask_all_its_bookies(autojump_clock: trio.testing.MockClock) -> None:
-    use_chance(Chance(random.Random(3)))
+    use_entropy(Entropy(random.Random(3)))
     async with cluster() as world:
         counts = await reads_by_bookie(world)
     assert sum(counts) >= READERS
@@ -43,9 +43,9 @@ async def test_fresh_readers_of_one_ledger_ask_all_its_bookies(autojump_clock: t
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_bookies_that_readers_ask_follow_from_the_seed(seed: int) -> None:
+def test_readers_choice_of_bookies_follows_from_the_seed(seed: int) -> None:
     async def run() -> list[int]:
-        use_chance(Chance(random.Random(seed), lambda: 1_763_500_000_000_000_000))
+        use_entropy(Entropy(random.Random(seed), lambda: 1_763_500_000_000_000_000))
         async with cluster() as world:
             return await reads_by_bookie(world)
 

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     ConfigError,
     FencedError,
@@ -48,7 +49,7 @@ async def test_ledger_goes_on_from_term_to_term(autojump_clock: trio.testing.Moc
 
 
 @pytest.mark.parametrize("before", [-1, 1.0, None])
-async def test_what_is_no_entry_is_not_trimmed_before(before: object, autojump_clock: trio.testing.MockClock) -> None:
+async def test_trim_refuses_an_invalid_entry(before: object, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         async with client.create_ledger(unbounded=True) as writer:
             await writer.append(b"0")
@@ -56,7 +57,7 @@ async def test_what_is_no_entry_is_not_trimmed_before(before: object, autojump_c
             await client.trim_ledger(writer.ledger_id, before=before)  # type: ignore[arg-type]
 
 
-async def test_deposed_writer_is_told_the_term_and_what_is_unknown(autojump_clock: trio.testing.MockClock) -> None:
+async def test_deposed_writer_learns_the_term_and_the_unknown_entries(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
         with pytest.raises(FencedError) as raised:
             async with client.create_ledger(unbounded=True) as writer:
@@ -147,7 +148,7 @@ async def test_bounded_ledger_has_one_term(autojump_clock: trio.testing.MockCloc
         with pytest.raises(ConfigError, match="is bounded"):
             await client.trim_ledger(writer.ledger_id, before=1)
         with pytest.raises(ConfigError, match="is bounded"):
-            await client.raise_ledger_term(writer.ledger_id)
+            await client.admin.raise_ledger_term(writer.ledger_id)
         assert await read_ledger(client, writer.ledger_id) == [b"0", b"1"]
 
 
@@ -186,13 +187,25 @@ async def test_restored_metadata_is_refused_until_its_term_is_raised(
             async with client.take_over_ledger(ledger_id):
                 pass
         assert raised.value.term == 3
-        assert await client.raise_ledger_term(ledger_id) == 3
+        assert await client.admin.raise_ledger_term(ledger_id) == 3
         async with client.take_over_ledger(ledger_id) as writer:
             assert await writer.append(b"new") == 1
             # Bookies still tell of the lost entries' last add confirmed, which is higher. The record needs none of them.
             await writer.finish()
         assert (await client.ledger_metadata(ledger_id)).term == 4
         assert await read_ledger(client, ledger_id) == [b"0", b"new"]
+
+
+async def test_bounded_ledger_is_not_fenced_when_its_term_is_raised(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with cluster() as world, world.client() as client, client.create_ledger() as writer:
+        await writer.append(b"0")
+        await world.bookies[0].server.fence(writer.ledger_id, 2)
+        with pytest.raises(ConfigError, match="is bounded"):
+            await client.admin.raise_ledger_term(writer.ledger_id)
+        terms = [bookie.storage.marks(writer.ledger_id) for bookie in world.bookies]
+        assert [0 if marks is None else marks.fence_term for marks in terms] == [2, 1, 1]
 
 
 async def test_follower_of_restored_metadata_does_not_spin(autojump_clock: trio.testing.MockClock) -> None:
@@ -227,7 +240,7 @@ async def test_follower_of_restored_metadata_does_not_spin(autojump_clock: trio.
                 nursery.cancel_scope.cancel()
 
 
-async def test_takeovers_go_on_below_what_a_lost_record_confirmed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_takeovers_continue_below_entries_of_a_lost_record(autojump_clock: trio.testing.MockClock) -> None:
     """Bookies prove a higher last add confirmed of terms that are lost: that must not keep them from being fenced."""
     async with cluster() as world, world.client() as client:
         async with client.create_ledger(unbounded=True) as writer:
@@ -239,7 +252,7 @@ async def test_takeovers_go_on_below_what_a_lost_record_confirmed(autojump_clock
             async with client.take_over_ledger(ledger_id) as writer:
                 await writer.extend([b"lost"] * 10)
         await world.metastore.put(key, backup, (await world.metastore.get(key)).version)
-        assert await client.raise_ledger_term(ledger_id) == 3
+        assert await client.admin.raise_ledger_term(ledger_id) == 3
         for number in range(1, 4):
             async with client.take_over_ledger(ledger_id) as writer:
                 assert await writer.append(b"%d" % number) == number
@@ -263,7 +276,7 @@ async def test_log_of_a_takeover_survives_restarted_bookies(autojump_clock: trio
 
 async def test_fragments_roll_by_entries_bytes_and_age(autojump_clock: trio.testing.MockClock) -> None:
     for options in (
-        ClientOptions(roll_entries=5),
+        ClientTuning(roll_entries=5),
         ClientOptions(roll_bytes=50),
         ClientOptions(roll_age_s=5.0, roll_bytes=None),
     ):
@@ -273,7 +286,7 @@ async def test_fragments_roll_by_entries_bytes_and_age(autojump_clock: trio.test
                     await writer.append(bytes(10))
                     await trio.sleep(1)
             fragments = (await client.ledger_metadata(writer.ledger_id)).fragments
-            assert 3 <= len(fragments) <= 6, (options.roll_entries, options.roll_bytes, options.roll_age_s)
+            assert 3 <= len(fragments) <= 6, options
             assert len(await read_ledger(client, writer.ledger_id)) == 20
 
 
@@ -281,12 +294,13 @@ async def test_failed_roll_ends_its_writer_only(autojump_clock: trio.testing.Moc
     """A fragment that is due meets a takeover: whoever uses the writer is told, and the client's other writers go on."""
     async with cluster() as world, world.client() as other, world.client(ClientOptions(roll_age_s=5.0)) as client:
         async with client.create_ledger() as beside:
-            with pytest.raises(FencedError) as raised:
-                async with client.create_ledger(unbounded=True) as writer:
-                    await writer.append(b"a")
-                    await trio.sleep(3)  # what is confirmed was published: only the roll meets the fence
-                    async with other.take_over_ledger(writer.ledger_id):
-                        await trio.sleep(10)
+            async with client.create_ledger(unbounded=True) as writer:
+                await writer.append(b"a")
+                await trio.sleep(3)  # what is confirmed was published: only the roll meets the fence
+                async with other.take_over_ledger(writer.ledger_id):
+                    await trio.sleep(10)
+                with pytest.raises(FencedError) as raised:
+                    await writer.flush()
             assert raised.value.term == 2
             await beside.append(b"goes on")
 
@@ -311,10 +325,10 @@ async def test_term_is_not_raised_on_a_refusal(autojump_clock: trio.testing.Mock
         wire = world.bookies[1].wire
         wire.refuse = lambda request: Status.TOO_BUSY if isinstance(request, ReadLastAddConfirmedRequest) else None
         with pytest.raises(RecoveryUndecidedError, match=r"did not say which term .* nothing was changed"):
-            await client.raise_ledger_term(writer.ledger_id)
+            await client.admin.raise_ledger_term(writer.ledger_id)
 
 
-async def test_writer_that_can_not_finish_says_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_writer_reports_its_inability_to_finish(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
         async with client.create_ledger(unbounded=True) as writer:
             await writer.append(b"0")

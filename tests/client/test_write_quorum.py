@@ -14,14 +14,16 @@ from replog import Client, Quorum
 from replog.abc import StoredRange
 from replog.backends import memory
 from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import ConfigError, WriteQuorumError
+from replog.log.log_options import LogOptions
 from replog.protocol.copies import fixed_fragments
-from replog.protocol.messages import AddRequest, CopyRequest, RangesRequest, Status
+from replog.protocol.messages import AddRequest, CopyReadRequest, CopyRequest, RangesRequest, Status
 from replog.protocol.model import Durability, LedgerMetadata, LedgerState
 from tests.kit import Bookie, Cluster, cluster
 
 WRITE_QUORUM = Durability.WRITE_QUORUM.value
-OPTIONS = ClientOptions(
+OPTIONS = ClientTuning(
     durability=WRITE_QUORUM,
     write_quorum_timeout_s=10.0,
     add_timeout_s=1.0,
@@ -31,7 +33,7 @@ OPTIONS = ClientOptions(
 
 
 def ranges(bookie: Bookie, ledger_id: int) -> Sequence[StoredRange]:
-    """What a bookie has, whether or not it runs."""
+    """A bookie's stored ranges, whether or not it runs."""
     if bookie.served is not None:
         return bookie.storage.ranges(ledger_id)
     storage = memory.open_storage(bookie.name)
@@ -71,7 +73,7 @@ async def full(world: Cluster, client: Client, ledger_id: int) -> LedgerMetadata
     metadata = await client.ledger_metadata(ledger_id)
     assert not lacking(world, metadata)
     assert not metadata.ended_gaps
-    assert not (await client.audit()).under_replicated
+    assert not (await client.admin.audit()).under_replicated
     return metadata
 
 
@@ -113,7 +115,7 @@ async def test_close_waits_for_an_absent_bookie(
         assert absent.bookie_id in metadata.last_fragment.ensemble, "who comes back is not replaced"
 
 
-async def test_close_names_who_lacks_what_and_is_repeated(autojump_clock: trio.testing.MockClock) -> None:
+async def test_close_names_bookies_and_missing_entries_and_repeats(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(OPTIONS) as client:
         with pytest.raises(WriteQuorumError) as raised:
             async with client.create_ledger() as writer:
@@ -135,7 +137,7 @@ async def test_close_names_who_lacks_what_and_is_repeated(autojump_clock: trio.t
         await full(world, client, writer.ledger_id)
 
 
-async def test_bookie_that_stays_away_is_replaced(autojump_clock: trio.testing.MockClock) -> None:
+async def test_permanently_absent_bookie_is_replaced(autojump_clock: trio.testing.MockClock) -> None:
     """Only after the time that an add may take: a restart costs no copies of what is there."""
     async with cluster(4) as world, world.client(OPTIONS) as client:
         async with client.create_ledger() as writer:
@@ -160,7 +162,7 @@ async def test_silent_bookie_is_replaced(autojump_clock: trio.testing.MockClock)
         assert lacking(world, metadata) == []
 
 
-async def test_close_asks_again_who_refused_a_copy(autojump_clock: trio.testing.MockClock) -> None:
+async def test_close_asks_bookies_again_after_a_refused_copy(autojump_clock: trio.testing.MockClock) -> None:
     """A copy that was refused, or whose answer was lost, counts for nothing until the bookie says that it holds it."""
     async with cluster() as world, world.client(OPTIONS) as client:
         async with client.create_ledger() as writer:
@@ -183,7 +185,29 @@ async def test_close_asks_again_who_refused_a_copy(autojump_clock: trio.testing.
         await full(world, client, writer.ledger_id)
 
 
-async def test_roll_ends_with_all_copies_of_what_is_before(autojump_clock: trio.testing.MockClock) -> None:
+async def test_close_names_bookies_without_copies(autojump_clock: trio.testing.MockClock) -> None:
+    """Not that they have none, nor that the bookie that lacks them is to blame."""
+    async with cluster() as world, world.client(OPTIONS) as client:
+        with pytest.raises(WriteQuorumError) as raised:
+            async with client.create_ledger() as writer:
+                await writer.append(b"0")
+                late = at(world, writer.metadata, 2)
+                late.wire.refuse = lambda request: Status.READ_ONLY if type(request) is AddRequest else None
+                for each in world.bookies:
+                    if each is not late:
+                        each.wire.refuse = lambda request: (
+                            Status.TOO_BUSY if isinstance(request, CopyReadRequest) else None
+                        )
+                await writer.append(b"1")
+        assert raised.value.lacking.keys() == {late.bookie_id}
+        assert "too busy" in raised.value.lacking[late.bookie_id]
+        for each in world.bookies:
+            each.wire.refuse = lambda _request: None
+        await client.recover_ledger(writer.ledger_id)
+        await full(world, client, writer.ledger_id)
+
+
+async def test_roll_ends_with_all_earlier_copies(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(OPTIONS) as client, trio.open_nursery() as nursery:
         async with client.create_ledger(unbounded=True) as writer:
             await writer.append(b"0")
@@ -213,7 +237,7 @@ async def test_roll_ends_with_all_copies_of_what_is_before(autojump_clock: trio.
         assert (metadata.state, metadata.last_fragment.first_entry_id) == (LedgerState.OPEN, 5), "left with all copies"
 
 
-async def test_planned_rolls_fill_what_is_before(autojump_clock: trio.testing.MockClock) -> None:
+async def test_planned_rolls_fill_earlier_entries(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(attrs.evolve(OPTIONS, roll_entries=2)) as client:
         async with client.create_ledger(unbounded=True) as writer:
             await writer.append(b"0")
@@ -285,7 +309,7 @@ async def test_filling_outlives_changes_of_the_ensemble(autojump_clock: trio.tes
         assert lacking(world, metadata) == []
 
 
-async def test_close_that_is_cut_short_is_finished_by_others(autojump_clock: trio.testing.MockClock) -> None:
+async def test_interrupted_close_is_finished_by_others(autojump_clock: trio.testing.MockClock) -> None:
     """F6: the filler dies after each number of requests; whoever comes next ends with all copies, and no bookie is fenced."""
     for cut in (0, 3, 5, 8):
         async with cluster(4) as world, world.client(OPTIONS) as other:
@@ -317,7 +341,7 @@ async def test_close_that_is_cut_short_is_finished_by_others(autojump_clock: tri
 
 async def test_log_closes_rolls_and_is_taken_over_full(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
-        async with client.write_log("log", durability=WRITE_QUORUM) as log:
+        async with client.write_log("log", options=LogOptions(durability=WRITE_QUORUM)) as log:
             await log.append(b"0")
             late = world.bookies[0]
             late.wire.refuse = lambda request: Status.READ_ONLY if type(request) is AddRequest else None
@@ -334,7 +358,7 @@ async def test_log_closes_rolls_and_is_taken_over_full(autojump_clock: trio.test
         assert [lacking(world, each) for each in records[:2]] == [[], []]
 
 
-async def test_roll_of_a_log_says_what_lacks(autojump_clock: trio.testing.MockClock) -> None:
+async def test_log_roll_names_missing_copies(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(OPTIONS) as client:
         with pytest.raises(WriteQuorumError):
             async with client.write_log("log") as log:
@@ -353,7 +377,7 @@ async def test_roll_of_a_log_says_what_lacks(autojump_clock: trio.testing.MockCl
             await log.append(b"3")
 
 
-async def test_log_that_lacks_copies_ends_every_wait(autojump_clock: trio.testing.MockClock) -> None:
+async def test_log_ends_every_wait_when_copies_are_missing(autojump_clock: trio.testing.MockClock) -> None:
     """With a bookie that is away for good, and no other one: each call ends, appends go on, and the log can be deleted."""
     async with cluster() as world, world.client(OPTIONS) as client:
         with pytest.raises(WriteQuorumError):
@@ -374,7 +398,7 @@ async def test_log_that_lacks_copies_ends_every_wait(autojump_clock: trio.testin
         assert trio.current_time() - began_s < 2, "what is deleted needs no copies"
 
 
-async def test_what_is_lost_hinders_nobody(autojump_clock: trio.testing.MockClock) -> None:
+async def test_lost_entries_do_not_block_others(autojump_clock: trio.testing.MockClock) -> None:
     """F1: no bookie has the entry any more. The audit names it; a close that waited for it would never end."""
     async with cluster() as world, world.client(OPTIONS) as client:
         async with client.create_ledger(unbounded=True) as writer:
@@ -385,7 +409,7 @@ async def test_what_is_lost_hinders_nobody(autojump_clock: trio.testing.MockCloc
             began_s = trio.current_time()
             await writer.roll()
             assert trio.current_time() - began_s < 1
-        assert (await client.audit()).under_replicated == 1
+        assert (await client.admin.audit()).under_replicated == 1
 
 
 async def test_unknown_durability_is_refused(autojump_clock: trio.testing.MockClock) -> None:
@@ -394,7 +418,7 @@ async def test_unknown_durability_is_refused(autojump_clock: trio.testing.MockCl
             async with client.create_ledger(durability="all"):
                 pass
         with pytest.raises(ConfigError, match="'ack-quorum', 'write-quorum'"):
-            async with client.write_log("log", durability="all"):
+            async with client.write_log("log", options=LogOptions(durability="all")):
                 pass
     with pytest.raises(ConfigError, match="durability: 'all' is not one of"):
         ClientOptions(durability="all")

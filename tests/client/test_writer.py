@@ -10,14 +10,15 @@ import trio.testing
 
 import replog
 from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import FencedError, PayloadTooLargeError, ReplogError
 from replog.hookspecs import WriterFenced
 from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.model import LedgerState
 from tests.kit import ONE, Cluster, Turns, cluster, read_ledger, settle
 
-SMALL = ClientOptions(in_flight_bytes_max=1000, batch_bytes_max=100)
-BUDGET = ClientOptions(in_flight_bytes_max=10_000, batch_bytes_max=10_000)
+SMALL = ClientTuning(in_flight_bytes_max=1000, batch_bytes_max=100)
+BUDGET = ClientTuning(in_flight_bytes_max=10_000, batch_bytes_max=10_000)
 
 
 async def metadata_of(client: replog.Client, ledger_id: int) -> replog.LedgerMetadata:
@@ -25,7 +26,7 @@ async def metadata_of(client: replog.Client, ledger_id: int) -> replog.LedgerMet
         return reader.metadata
 
 
-async def test_entry_ids_count_calls_and_reads_return_what_was_written(
+async def test_entry_ids_count_calls_and_reads_return_the_entries(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -51,7 +52,7 @@ async def test_an_empty_ledger_closes_empty(autojump_clock: trio.testing.MockClo
         assert await read_ledger(client, writer.ledger_id) == []
 
 
-async def test_the_byte_budget_bounds_what_is_in_flight(autojump_clock: trio.testing.MockClock) -> None:
+async def test_byte_budget_bounds_entries_in_flight(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(SMALL) as client, client.create_ledger() as writer:
         for bookie in world.bookies:
             bookie.wire.is_held = True
@@ -148,10 +149,10 @@ async def test_appends_of_many_tasks_share_batches_in_call_order(
         assert await read_ledger(client, writer.ledger_id) == [order[entry_id] for entry_id in range(1000)]
 
 
-async def test_pushers_that_fill_the_budget_do_not_starve_an_append(
+async def test_pushers_filling_the_budget_do_not_starve_an_append(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    options = ClientOptions(in_flight_bytes_max=100_000, batch_bytes_max=1000)
+    options = ClientTuning(in_flight_bytes_max=100_000, batch_bytes_max=1000)
     async with cluster(1) as world, world.client(options, ONE) as client, client.create_ledger() as writer:
         world.bookies[0].wire.delay_s = 0.001
         async with trio.open_nursery() as nursery:
@@ -369,7 +370,7 @@ async def test_an_unraised_failure_is_raised_on_leaving(
         assert caught.value.unconfirmed == range(1, 3)
 
 
-async def test_a_failure_that_was_raised_is_not_raised_on_leaving(autojump_clock: trio.testing.MockClock) -> None:
+async def test_raised_failure_is_not_raised_again_on_leaving(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, client.create_ledger() as writer:
         await writer.append(b"one")
         await deposed(world, client, writer)
@@ -378,7 +379,7 @@ async def test_a_failure_that_was_raised_is_not_raised_on_leaving(autojump_clock
 
 
 @pytest.mark.parametrize("idle_s", [0, 5])
-async def test_an_idle_writer_that_was_deposed_leaves_without_an_error(
+async def test_idle_deposed_writer_leaves_without_an_error(
     idle_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     """R1: recovery closed the ledger where the writer would have: nothing was lost, so it is no error. Whether the writer learns
@@ -434,7 +435,7 @@ async def test_an_exception_of_the_application_comes_out_as_it_is(autojump_clock
     assert caught.value is mine
 
 
-async def test_leaving_the_client_ends_writers_that_are_still_open(autojump_clock: trio.testing.MockClock) -> None:
+async def test_leaving_the_client_ends_open_writers(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world:
         async with world.client() as client:
             context = client.create_ledger()
@@ -457,7 +458,7 @@ async def batches_of_what_is_kept_in_flight(in_flight: int, entry_bytes: int, bu
                 for _ in range(in_flight - (writer.last_add_pushed - writer.last_add_confirmed)):
                     writer.push_nowait(data)
                 # There is room for so much when one is confirmed.
-                await writer.wait_for_room(budget_bytes - (in_flight - 1) * entry_bytes)
+                await writer._entries.wait_for_room(budget_bytes - (in_flight - 1) * entry_bytes)
         async with client.open_ledger(writer.ledger_id) as reader:
             return [len(batch) async for batch in reader.batches()]
 
@@ -475,12 +476,13 @@ async def test_entries_kept_in_flight_stay_in_even_batches(
 async def test_entries_in_flight_are_halved_only_when_large(
     entry_bytes: int, batch_entries: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """What a batch costs each bookie beside its bytes is more than overlapping two of 50 KB gains, and less than two of 500."""
+    """The cost of a batch for each bookie, beside its bytes, is more than overlapping two of 50 KB gains, and less than
+    two of 500."""
     sizes = await batches_of_what_is_kept_in_flight(1000, entry_bytes, 4 << 20)
     assert sum(size == batch_entries for size in sizes) >= len(sizes) * 0.8, sizes
 
 
-async def test_a_task_that_waits_for_room_sends_what_was_pushed(
+async def test_task_waiting_for_room_sends_pushed_entries(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody can push more before something is confirmed: a turn of the event loop would only be waited for. When that turn
@@ -489,21 +491,21 @@ async def test_a_task_that_waits_for_room_sends_what_was_pushed(
     async with cluster() as world, world.client(BUDGET) as client, client.create_ledger() as writer:
         await writer.extend([b"one", b"two"])  # several together: so the next ones are not sent one by one
         with monkeypatch.context() as patch:
-            patch.setattr("replog.runtime.event_loop.Turns.soon", lambda _, call, **__: later.append(call))
+            patch.setattr("replog.runtime.event_loop.CallSoon.soon", lambda _, call, **__: later.append(call))
             for _ in range(10):
                 writer.push_nowait(bytes(100))
-            assert (len(later), writer.batches_sent) == (1, 1)
+            assert (len(later), writer._entries.batches_sent) == (1, 1)
             with trio.move_on_after(1):
-                await writer.wait_for_room(BUDGET.in_flight_bytes_max)
-            assert (writer.last_add_confirmed, writer.batches_sent) == (11, 2)
+                await writer._entries.wait_for_room(BUDGET.in_flight_bytes_max)
+            assert (writer.last_add_confirmed, writer._entries.batches_sent) == (11, 2)
             writer.push_nowait(b"first")
             later[0]()
             writer.push_nowait(b"second")
-            assert (len(later), writer.batches_sent) == (2, 2)
+            assert (len(later), writer._entries.batches_sent) == (2, 2)
             later[1]()  # gives way once more: as much as was confirmed may be pushed anew
             later[2]()
-            assert writer.batches_sent == 3
-    assert writer.entries_sent == 14
+            assert writer._entries.batches_sent == 3
+    assert writer._entries.entries_sent == 14
 
 
 async def test_single_pushes_are_sent_at_once(autojump_clock: trio.testing.MockClock) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from replog.api import Client, embed
 from replog.config import BookieOptions
-from replog.demo import actors
-from replog.demo.actors import Actor, acting
+from replog.demo import acts
+from replog.demo.acts import Actor, acting
 from replog.demo.processes import LOG_NAME, QUORUM, Task, _lines_of, as_payload
 from replog.protocol.model import Position
 from replog.runtime.children import ChildFailedError
-from replog.testing import judge, read_histories
+from replog.testing import check_history, read_histories
 
 LISTENING = BookieOptions(listen=("tcp:127.0.0.1:0",), read_only_below_bytes=0)
 
@@ -49,7 +49,7 @@ def test_lines_are_the_file_again_and_again(tmp_path: Path, monkeypatch: pytest.
     assert max(map(len, lines)) == 10
 
 
-async def test_leader_and_follower_write_down_what_the_checker_accepts(tmp_path: Path) -> None:
+async def test_checker_accepts_reports_of_leader_and_follower(tmp_path: Path) -> None:
     async with bookies_here(tmp_path) as client, acting("follower", task(tmp_path, "follower")) as follower:
         async with acting("leader", task(tmp_path, "leader", 11)) as leader:
             while await leader.progresses():
@@ -65,8 +65,8 @@ async def test_leader_and_follower_write_down_what_the_checker_accepts(tmp_path:
     assert len(log) == leader.entries == 11
     events = read_histories([tmp_path / f"{name}.history" for name in ("leader", "follower")])
     assert sum(event.kind == "confirmed" for event in events) == 11
-    assert judge(events, log) == []
-    assert judge(events, log[:5] + log[6:]) != []
+    assert check_history(events, log) == []
+    assert check_history(events, log[:5] + log[6:]) != []
 
 
 async def test_stopped_leader_names_the_entries_in_doubt(tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ async def test_stopped_leader_names_the_entries_in_doubt(tmp_path: Path) -> None
     confirmed = sum(event.kind == "confirmed" for event in events)
     assert confirmed <= len(there) <= confirmed + fenced["entries"]
     assert sum(event.kind == "unknown" for event in events) == fenced["entries"]
-    assert judge(events, there) == []
+    assert check_history(events, there) == []
 
 
-async def test_leader_that_fails_says_why(tmp_path: Path) -> None:
+async def test_failing_leader_gives_the_reason(tmp_path: Path) -> None:
     missing = task(tmp_path, "leader", 10)
     (tmp_path / "input").unlink()
     async with bookies_here(tmp_path):
@@ -99,14 +99,14 @@ async def test_leader_that_fails_says_why(tmp_path: Path) -> None:
 
 
 async def test_silent_process_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actors, "SILENCE_S", 0.01)  # no process starts in so short a time
+    monkeypatch.setattr(acts, "SILENCE_S", 0.01)  # no process starts in so short a time
     async with acting("follower", task(tmp_path, "follower")) as follower:
         with pytest.raises(ChildFailedError, match=r"did not come within 0.01 s to this: it reports 'connected'"):
             await follower.until("connected")
     assert not follower.child.is_running
 
 
-def test_lines_that_are_no_reports_are_passed_over() -> None:
+def test_lines_are_skipped_when_they_are_not_reports() -> None:
     actor = Actor("it")
     actor.hear(b'{"event": "confirmed", "entries": 5, "at_s": 1.5}')
     actor.hear(b'{"event": "confirmed", "entries": 9, "at_s": 2.5}')

@@ -53,7 +53,7 @@ def shown(result: Result, width: int = 100) -> str:
     return file.getvalue()
 
 
-def test_evidence_knows_what_was_in_flight() -> None:
+def test_evidence_includes_entries_in_flight() -> None:
     found = evidence()
     assert found.confirmed() == 4
     assert found.confirmed(2.5) == 1

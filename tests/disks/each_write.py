@@ -13,10 +13,8 @@ import contextlib
 import errno
 import os
 import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import trio
 
@@ -24,11 +22,11 @@ from replog.abc import DropLedger, Mutation, PutBatch, SetMarks, Storage
 from replog.backends import files, lmdb
 from replog.errors import MetastoreError, ReplogError, StorageFailedError
 from replog.metastores.lmdb import LMDBMetastore
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
+from tests.disks.children import in_child
 from tests.disks.preload import CHANGES, SIZES, WRITES, end_failing, fail_calls, failed_calls
 
 _ROUNDS = 60
-_DAMAGED = 3  # a status of its own
 
 
 def main(kind: str, directory: str, error: str, first: int, last: int) -> None:
@@ -37,7 +35,7 @@ def main(kind: str, directory: str, error: str, first: int, last: int) -> None:
         path = Path(directory) / f"{number}"
         reading, writing = os.pipe()
         code = getattr(errno, error)
-        status = _in_child(lambda: _live(kind, path, code, number, writing))  # noqa: B023  # called at once
+        status = in_child(lambda: _live(kind, path, code, number, writing))  # noqa: B023  # called at once
         os.close(writing)
         with os.fdopen(reading) as said:
             *confirmed, failed = said.read().split("\n")
@@ -45,26 +43,8 @@ def main(kind: str, directory: str, error: str, first: int, last: int) -> None:
             print(f"{number}: the process that wrote failed", flush=True)
         elif failed == "0":
             return  # there are no more writes
-        elif _in_child(lambda: _look(kind, path, confirmed)):  # noqa: B023
+        elif in_child(lambda: _look(kind, path, confirmed)):  # noqa: B023
             print(f"{number}: something is missing", flush=True)
-
-
-def _in_child(action: Callable[[], None]) -> int:
-    """The exit status of a forked process that did this."""
-    pid = os.fork()
-    if not pid:
-        _do_and_exit(action)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _do_and_exit(action: Callable[[], None]) -> NoReturn:
-    try:
-        action()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(_DAMAGED)
-    os._exit(0)
 
 
 def _live(kind: str, path: Path, code: int, number: int, writing: int) -> None:

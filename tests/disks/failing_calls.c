@@ -5,6 +5,7 @@
    failed_calls() says how many calls failed. Kinds are added: 1 writes, 2 syncs, 4 sizes, 8 opening, 16 looking. */
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -94,6 +95,8 @@ WITH_MODE(open64)
 
 #define WITH_PATH(name, parameters, ...) \
     int name parameters { return wanted_kinds & LOOKING && path_fails(LOOKING, path) ? -1 : REAL(name)(__VA_ARGS__); }
+
+DIR *opendir(const char *path) { return wanted_kinds & LOOKING && path_fails(LOOKING, path) ? NULL : REAL(opendir)(path); }
 
 WITH_PATH(stat, (const char *path, struct stat *found), path, found)
 WITH_PATH(stat64, (const char *path, struct stat64 *found), path, found)

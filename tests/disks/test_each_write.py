@@ -13,9 +13,7 @@ WRITES = 100
 
 @pytest.mark.parametrize("kind", ["metastore", "files", "lmdb"])
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
-def test_directory_opens_with_all_that_was_confirmed_when_one_write_failed(
-    kind: str, error: str, tmp_path: Path
-) -> None:
+def test_directory_opens_with_all_confirmed_after_a_failed_write(kind: str, error: str, tmp_path: Path) -> None:
     done = preloaded("-m", "tests.disks.each_write", kind, tmp_path, error, "1", f"{WRITES}")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "", done.stdout + done.stderr

@@ -19,7 +19,7 @@ import replog
 from replog.protocol.model import Position
 from replog.runtime.children import Child, running_child
 from replog.runtime.nursery import open_service_nursery
-from replog.testing import TcpProxy, judge, serve_proxy
+from replog.testing import TcpProxy, check_history, serve_proxy
 from replog.testing.history import Event
 from tests.failures.options import STORAGE
 from tests.failures.processes import Process, Starter, starting, until
@@ -293,7 +293,7 @@ class Bank:
         final = [(position, text) for position, text in records if not text.startswith("lead ")]
         seen = [await self._followed(follower, records) for follower in self.followers]
         assert seen[0] == seen[1], "two followers made different states of one log"
-        findings = judge(sorted(self._events(), key=lambda event: event.at_s), final)
+        findings = check_history(sorted(self._events(), key=lambda event: event.at_s), final)
         assert findings == [], "\n".join(map(str, findings))
         self._check_balances(final, seen[0])
 

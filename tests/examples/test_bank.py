@@ -14,6 +14,7 @@ import trio
 import replog
 from examples import bank
 from examples.failover_simulated import disturb
+from replog.machine.options import MachineTuning
 from replog.testing import SimulatedCluster, simulate
 from tests import forks
 
@@ -24,7 +25,7 @@ DEPOSIT = 100
 CUSTOMERS = 4
 ORDERS = 10  # of each customer
 PATIENCE_S = 15.0  # then a customer does not know what came of an order
-OPTIONS = replog.MachineOptions(call_timeout_s=0.5, repeat_after_s=0.4, check_every=10, snapshot_every=25)
+OPTIONS = MachineTuning(call_timeout_s=0.5, repeat_after_s=0.4, check_every=10, snapshot_every=25)
 SEEDS = 3
 
 # Bugs, each put into a copy of the bank, and a seed that finds it.
@@ -76,7 +77,7 @@ class Town:
     async def _obey(self, running: replog.RunningMachine[bank.Bank], number: int, order: str) -> None:
         try:
             answer = await self._module.obey(running, order)
-        except (replog.SessionExpiredError, replog.CommandTimeoutError) as error:
+        except (replog.errors.SessionExpiredError, replog.errors.CommandTimeoutError) as error:
             answer = f"unknown: {error}"
         self._answers[number] = answer
         self._changed.set()

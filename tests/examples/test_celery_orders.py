@@ -25,7 +25,7 @@ CELERY = ("-m", "celery", "--app", "examples.celery_orders", "worker", "--concur
 
 @pytest.mark.long
 @pytest.mark.crash
-def test_what_tasks_did_is_kept_when_the_worker_is_killed(short_path: Path) -> None:
+def test_results_of_tasks_survive_a_killed_worker(short_path: Path) -> None:
     (short_path / "queue").mkdir()
     finished: set[str] = set()
     with Program("examples/web_host.py", str(short_path)) as host:

@@ -37,9 +37,7 @@ class WaitsForAnother:
             yield cursor
 
 
-def test_worker_that_waited_for_the_cursor_goes_on_behind_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_worker_continues_behind_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     work_off, results = program()
     with replog.blocking.embed(tmp_path / "wal") as client, client.write_log("amounts") as log:

@@ -117,7 +117,7 @@ async def test_standby_takes_over_when_the_leader_is_killed_or_stopped(tmp_path:
 async def test_leader_lost_by_zookeeper_is_fenced_by_its_bookies(
     tmp_path: Path, zookeeper: ZooKeeper, zookeeper_chroot: str
 ) -> None:
-    metastore = zookeeper.url(zookeeper_chroot, session_timeout_s=LEASE_S)
+    metastore = zookeeper.url(zookeeper_chroot, lease_s=LEASE_S)
     async with bank(tmp_path, metastore, zookeeper.address) as found:
         for name in NAMES:
             await found.add_competitor(name)
@@ -131,7 +131,7 @@ async def test_leader_lost_by_zookeeper_is_fenced_by_its_bookies(
 @pytest.mark.long
 async def test_candidates_compete_when_started_before_the_cluster(tmp_path: Path, own_zookeeper: ZooKeeper) -> None:
     await own_zookeeper.stop()
-    metastore = own_zookeeper.url("/bank", session_timeout_s=LEASE_S, request_timeout_s=1)
+    metastore = own_zookeeper.url("/bank", lease_s=LEASE_S, timeout_s=1)
     async with bank(tmp_path, metastore, is_empty=True) as found:
         for name in NAMES:
             await found.add_competitor(name)
@@ -156,7 +156,7 @@ async def test_leaders_and_zookeeper_fail_at_random(tmp_path: Path, own_zookeepe
     chance = random.Random(SEED)
     names = (f"candidate-{number}" for number in itertools.count(1))
     ends_s = time.monotonic() + LENGTH_S
-    metastore = own_zookeeper.url("/bank", session_timeout_s=LEASE_S)
+    metastore = own_zookeeper.url("/bank", lease_s=LEASE_S)
     async with bank(tmp_path, metastore, own_zookeeper.address) as found:
         for _ in NAMES:
             await found.add_competitor(next(names))

@@ -11,7 +11,7 @@ from tests.examples.programs import Program
 EXAMPLE = "examples/lines.py"
 
 
-def test_ctrl_c_ends_it_and_keeps_what_was_printed(tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_and_keeps_the_printed_lines(tmp_path: Path) -> None:
     with Program(EXAMPLE, str(tmp_path)) as script:
         for number in range(3):
             script.say(f"line {number}")

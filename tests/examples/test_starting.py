@@ -112,7 +112,7 @@ class Starting:
 
 
 @pytest.mark.parametrize("compete", [as_in_the_example, as_in_the_readme, as_on_the_page])
-async def test_candidates_that_start_before_the_cluster_all_compete(
+async def test_candidates_all_compete_when_started_before_the_cluster(
     compete: Compete, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(bookies=0) as made, trio.open_nursery() as nursery:

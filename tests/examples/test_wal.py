@@ -99,7 +99,7 @@ def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
     assert run(store, "get", "after").stdout == "yes\n"
 
 
-def test_second_process_is_told_which_one_has_the_store(tmp_path: Path) -> None:
+def test_second_process_learns_the_holder_of_the_store(tmp_path: Path) -> None:
     process = Process(tmp_path / "store")
     assert process.ask("set name 1") == "ok"
     second = run(tmp_path / "store", "set", "name", "2")

@@ -84,7 +84,7 @@ BLOCKING = {
             def __del__(self):
                 try:
                     log.append(b"from a finalizer")
-                except replog.OwnThreadError as error:
+                except replog.errors.OwnThreadError as error:
                     errors.append(str(error))
 
         gc.set_threshold(20, 2, 2)
@@ -131,7 +131,7 @@ BLOCKING = {
                              lambda: reader.receive(), lambda: log.push_nowait(b"line")):
                     try:
                         verb()
-                    except replog.OwnThreadError as error:
+                    except replog.errors.OwnThreadError as error:
                         errors.append(error)
 
         handler = Handler()
@@ -148,6 +148,30 @@ BLOCKING = {
             assert len(errors) == 16, errors
             log.append(b"1")
             confirmed(2)
+    """),
+    "appending handler": Program("""
+        class Handler(logging.Handler):
+            def emit(self, record):
+                handled.append(log.append(record.getMessage().encode()))
+
+        handled, handler = [], Handler()
+        with replog.blocking.embed("wal") as client, client.write_log("log") as log:
+            logging.getLogger().addHandler(handler)
+            way, news = vars(client)["_way"], logging.getLogger("replog.client")
+            def replog_logs():
+                for _ in range(300):
+                    way.call_sync(news.warning, "news")
+            thread = threading.Thread(target=replog_logs)
+            thread.start()
+            for number in range(300):
+                logging.warning("%d", number)
+                confirmed(number + 1)
+            thread.join()
+            while len(handled) < 600:
+                time.sleep(0.01)
+            logging.getLogger().removeHandler(handler)
+        with replog.blocking.embed("wal") as client, client.read_log("log") as reader:
+            assert sum(record.data == b"news" for record in reader) == 300
     """),
     "raising handler": Program("""
         signal.signal(signal.SIGALRM, interrupt)
@@ -186,7 +210,7 @@ BLOCKING = {
                                         found.append(int(record.data))
                                 while True:
                                     found.append(int(reader.receive().data))
-                            except replog.EndOfLogError:
+                            except replog.errors.EndOfLogError:
                                 signal.setitimer(signal.ITIMER_REAL, 0)
                                 is_over = True
                         except Interrupted:
@@ -240,7 +264,7 @@ BLOCKING = {
                 if not pid:
                     try:
                         log.append(b"child")
-                    except replog.ForkedError:
+                    except replog.errors.ForkedError:
                         os._exit(5)
                 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
                 log.append(b"1")
@@ -461,7 +485,7 @@ AIO = {
             async with aio.embed("wal") as client, client.write_log("log") as log:
                 await log.append(b"0")
                 confirmed(1)
-                vars(client)["_way"].turns.soon(lambda: sys.exit(3))
+                vars(client)["_way"].call_soon.soon(lambda: sys.exit(3))
                 while True:
                     await log.append(b"x")
         run(main())
@@ -494,7 +518,7 @@ AIO = {
                 if not pid:
                     try:
                         log.push_nowait(b"child")
-                    except replog.ForkedError:
+                    except replog.errors.ForkedError:
                         os._exit(5)
                 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
                 await waiting

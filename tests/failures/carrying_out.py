@@ -29,7 +29,7 @@ class Trial:
 
     def __init__(self, plan: Plan, directory: Path) -> None:
         self.plan = plan
-        self.metastore = f"lmdb:{directory / 'metadata'}?lease_s=30&poll_s=0.02&map_bytes=1MiB"
+        self.metastore = f"lmdb:{directory / 'metadata'}?lease_s=30"
         self.confirmed: dict[int, str] = {}
         self.damage = ""
         self.not_started: set[int] = set()

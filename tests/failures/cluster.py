@@ -13,7 +13,7 @@ import trio
 
 import replog
 from replog.protocol.model import LedgerState, Position
-from replog.testing import History, TcpProxy, judge, read_histories, serve_proxy
+from replog.testing import History, TcpProxy, check_history, read_histories, serve_proxy
 from replog.testing.history import Event, latencies_s, parse_event, quantile
 from tests.failures.actors import Config
 from tests.failures.namespaces import Host
@@ -218,7 +218,7 @@ class Cluster:
         final = [(Position.parse(position), payload) for position, payload in json.loads(path.read_text())]
         await self._readers_arrive(final)
         events = read_histories(self._histories)
-        findings = judge(events, final)
+        findings = check_history(events, final)
         assert findings == [], "\n".join(map(str, findings))
         confirmed = sum(event.kind == "confirmed" for event in events)
         assert confirmed >= confirmed_min, f"only {confirmed} appends were confirmed: nothing was tested"

@@ -21,14 +21,16 @@ import attrs
 import trio
 
 import replog
+from replog.config.client import ClientTuning
+from replog.machine.options import MachineTuning
 
 NAME = "lists"
 CALLERS = 4
 KEYS = 6
-CLIENT = replog.ClientOptions(
+CLIENT = ClientTuning(
     add_timeout_s=2.0, read_timeout_s=2.0, absence_wait_s=1.0, bookie_retry_after_s=0.5, connect_timeout_s=1.0
 )
-MACHINE = replog.MachineOptions(call_timeout_s=1.5, session_timeout_s=60.0, snapshot_every=500)
+MACHINE = MachineTuning(call_timeout_s=1.5, session_timeout_s=60.0, snapshot_every=500)
 
 
 @attrs.define
@@ -94,7 +96,7 @@ class Callers:
         if "id" not in entry:
             try:
                 command_id = await self._machine.next_id()
-            except replog.MachineError:
+            except replog.errors.MachineError:
                 return  # no leader: nothing was sent
             self._values += 1
             entry |= {"id": str(command_id), "value": self._values, "began_s": time.monotonic()}
@@ -102,21 +104,21 @@ class Callers:
         while True:
             try:
                 seen = await self._machine.call_as(entry["id"], Lists.append, entry["keys"], entry["value"])
-            except replog.SessionExpiredError:
+            except replog.errors.SessionExpiredError:
                 return  # nobody will know, apart from the lists
-            except replog.CommandTimeoutError:
+            except replog.errors.CommandTimeoutError:
                 continue
             break
         self._book.note(entry | {"ended_s": time.monotonic(), "seen": seen})
         if self._random.random() < 0.1:
-            with contextlib.suppress(replog.SessionExpiredError, replog.CommandTimeoutError):
+            with contextlib.suppress(replog.errors.SessionExpiredError, replog.errors.CommandTimeoutError):
                 again = await self._machine.call_as(entry["id"], Lists.append, entry["keys"], entry["value"])
                 if again != seen:
                     self._book.note({"id": f"again {entry['id']}", "wrong": f"told {seen}, then {again}"})
 
     async def _read(self, keys: list[str]) -> None:
         began_s = time.monotonic()
-        with contextlib.suppress(replog.CommandTimeoutError):
+        with contextlib.suppress(replog.errors.CommandTimeoutError):
             seen = await self._machine.read(lambda state: [list(state.lists.get(key, ())) for key in keys])
             entry = {"id": f"read {began_s} {self._random.random()}", "keys": keys, "value": None, "began_s": began_s}
             self._book.note(entry | {"ended_s": time.monotonic(), "seen": seen})

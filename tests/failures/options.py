@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.protocol.quorum import Quorum
 
 QUORUM = Quorum(3, 3, 2)
 LOG = "orders"
 SILENCE_MAX_S = 2.0
-TCP = {
-    "silence_max_s": SILENCE_MAX_S,
-    "handshake_timeout_s": 1.0,
-    "transfer_timeout_s": 2.0,
-    "drain_timeout_s": 1.0,
-}
-STORAGE = "files?journal_file_bytes=4MiB&fill_ahead_bytes=256KiB"  # little to write at the start
+TCP = {"silence_max_s": SILENCE_MAX_S}
+STORAGE = "files?journal_file_bytes=4MiB"  # little to write at the start
 
-CLIENT = ClientOptions(
+CLIENT = ClientTuning(
     add_timeout_s=1.0,
     add_quorum_timeout_s=15.0,
     read_timeout_s=1.0,

@@ -3,7 +3,7 @@
 - Each row of each job that was committed is in the log once, and the rows of a job are next to each other and in order: one
   compare-and-set made all of them visible.
 - The log has no row of a job that was given up, and none that nobody wrote.
-- The app's appends are judged by `replog.testing.judge`: each that was confirmed is there, once and in order.
+- The app's appends are judged by `replog.testing.check_history`: each that was confirmed is there, once and in order.
 - No commit deposes the app, unless it waited for the app's answer as long as it may (L10), or could not know that the app
   leads: the app had just begun to lead, or the metastore had lost its announcement with its leader.
 """
@@ -17,7 +17,7 @@ from itertools import groupby, pairwise
 import attrs
 
 from replog.protocol.model import Position
-from replog.testing import judge
+from replog.testing import check_history
 from replog.testing.history import Event
 from tests.failures.actors import decode
 from tests.failures.spark_driver import entry_of
@@ -35,7 +35,11 @@ def violations(
 ) -> list[str]:
     """What is wrong with the log: `row_counts` are the rows of each job that was committed, `events` the app's history."""
     of_app = [(position, decode(entry)) for position, entry in entries if _is_of_app(entry)]
-    return [*map(str, judge(events, of_app)), *_job_violations(entries, row_counts), *_order_violations(entries)]
+    return [
+        *map(str, check_history(events, of_app)),
+        *_job_violations(entries, row_counts),
+        *_order_violations(entries),
+    ]
 
 
 def _is_of_app(entry: bytes) -> bool:

@@ -278,7 +278,7 @@ def _fences(app: Process, watch: Watch, running: Campaign) -> list[str]:
 
 async def _swept(client: replog.Client, metastore: str, entries: list[tuple[Position, bytes]]) -> list[str]:
     """Deletes what killed attempts left; returns what is wrong then."""
-    await client.sweep_log(LOG, grace_s=0.0)
+    await client.jobs.sweep(LOG, grace_s=0.0)
     listed = {segment.ledger_id for segment in await client.log_segments(LOG)}
     left = [await client.ledger_metadata(each) for each in await client.ledgers() if each not in listed]
     of_jobs = [each for each in left if "job" in each.custom]

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     BookieError,
     EntryUnreadableError,
@@ -22,7 +22,7 @@ from replog.errors import (
     StorageError,
 )
 from replog.log.log_writer import LogWriter
-from replog.runtime.chance import Chance, use_chance
+from replog.runtime.entropy import Entropy, use_entropy
 from tests.failures.damages import WITHOUT_TRACE
 from tests.failures.forks import Parent, Role
 from tests.failures.storage_trials import AFTER, AFTER_BEGINS, Plan
@@ -33,7 +33,7 @@ IDLE_S = 0.3
 AGAIN_S = 0.2
 SHORT_WAIT_S = 0.5
 CLOCK_WRONG_BY_S = 50 * 365 * 86400.0
-CLIENT = ClientOptions(
+CLIENT = ClientTuning(
     add_timeout_s=20.0,  # who dies is noticed at once; who is slow on a busy machine is none of the faults
     lagging_bookie_timeout_s=20.0,
     read_timeout_s=2.0,
@@ -60,7 +60,7 @@ def set_clock(plan: Plan) -> None:
     """Makes this process's time of day wrong, if it is to be."""
     if plan.has_wrong_clocks:
         wrong_by_ns = int(random.SystemRandom().uniform(-CLOCK_WRONG_BY_S, CLOCK_WRONG_BY_S) * 1e9)
-        use_chance(Chance(time_ns=lambda: time.time_ns() + wrong_by_ns))
+        use_entropy(Entropy(time_ns=lambda: time.time_ns() + wrong_by_ns))
 
 
 def bookie_role(plan: Plan, directory: Path, metastore: str) -> Role:
@@ -69,10 +69,9 @@ def bookie_role(plan: Plan, directory: Path, metastore: str) -> Role:
         config = replog.BookieConfig(directory=str(directory), metastore=metastore, options=options)
         set_clock(plan)
         with trio.open_signal_receiver(signal.SIGTERM) as terminated:
-            async with trio.open_nursery() as nursery:
-                parent.say(serves=await nursery.start(replog.serve_bookie, config))
-                async for _ in terminated:
-                    nursery.cancel_scope.cancel()
+            async with replog.serve_bookie(config) as bookie:
+                parent.say(serves=bookie.bookie_id)
+                await terminated.__anext__()
 
     def run(parent: Parent) -> None:
         try:
@@ -180,10 +179,10 @@ def operator_role(plan: Plan, metastore: str, bookie_ids: list[str], *, accept: 
     async def declare(parent: Parent) -> None:
         async with replog.connect(metastore, options=CLIENT, quorum=plan.quorum) as client:
             try:
-                at_risk = await client.declare_bookies_lost(bookie_ids, accept_loss=accept)
+                at_risk = await client.admin.declare_lost(bookie_ids, accept_loss=accept)
                 parent.say(declared=list(map(str, at_risk)), accepted=accept)
             except LossNotAcceptedError:
-                at_risk = await client.declare_bookies_lost(bookie_ids, accept_loss=True)
+                at_risk = await client.admin.declare_lost(bookie_ids, accept_loss=True)
                 parent.say(declared=list(map(str, at_risk)), accepted=True)
 
     return lambda parent: trio.run(declare, parent)

@@ -23,8 +23,8 @@ from replog.protocol.quorum import Quorum
 from tests.failures.damages import COPIED, FILES, HARMLESS, KNOWN_LOSSES, LMDB, OF_DISKS, WITHOUT_TRACE
 
 QUORUMS = {(3, 3, 2): 6, (4, 3, 2): 2, (5, 3, 2): 2, (3, 2, 2): 1, (5, 4, 3): 1}
-FILES_STORAGE = "files?journal_file_bytes=64KiB&fill_ahead_bytes=16KiB"
-LMDB_STORAGE = "lmdb?map_bytes=4MiB"
+FILES_STORAGE = "files?journal_file_bytes=64KiB"
+LMDB_STORAGE = "lmdb"
 LATE_S = (1.0, 3.0)
 
 

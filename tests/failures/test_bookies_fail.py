@@ -36,7 +36,7 @@ async def stop_one(cluster: Cluster, calm_p99_s: float) -> Bookie:
 
 
 @pytest.mark.long
-async def test_bookies_that_die_and_hang_are_replaced_and_used_again(tmp_path: Path) -> None:
+async def test_dead_and_hanging_bookies_are_replaced_and_used_again(tmp_path: Path) -> None:
     async with cluster(tmp_path) as found:
         await found.start_writer("writer")
         await found.start_reader("reader")

@@ -93,7 +93,7 @@ async def appending(
 async def forgotten(client: replog.Client, bookie_id: str) -> None:
     """Returns once the killed bookie is no longer announced."""
     with trio.fail_after(FORGOTTEN_S):
-        while bookie_id in {each.bookie_id for each in await client.remote_bookies()}:  # noqa: ASYNC110 - its lease ends
+        while bookie_id in {each.bookie_id for each in await client.admin.bookies()}:  # noqa: ASYNC110 - its lease ends
             await trio.sleep(0.2)
 
 
@@ -105,11 +105,11 @@ def median_p99_s(waits: list[Wait]) -> float:
     return statistics.median(sorted(each)[len(each) * 99 // 100] for each in windows.values())
 
 
-async def repair_without(client: replog.Client, bookie_id: str) -> replog.AuditReport:
+async def repair_without(client: replog.Client, bookie_id: str) -> replog.results.AuditReport:
     """Repairs as soon as the killed bookie is no longer announced."""
     await forgotten(client, bookie_id)
     with trio.fail_after(REPAIRED_S):
-        return await client.repair(lost=[bookie_id])
+        return await client.admin.repair(lost=[bookie_id])
 
 
 async def test_killed_bookie_is_made_up_for_while_appends_go_on(tmp_path: Path, is_long: bool) -> None:
@@ -121,7 +121,7 @@ async def test_killed_bookie_is_made_up_for_while_appends_go_on(tmp_path: Path, 
         alone, beside = list[Wait](), list[Wait]()
         async with replog.connect(servers[0].metastore) as client:
             ledgers = await write_ledgers(client, count)
-            before = {each.bookie_id for each in await client.remote_bookies()}
+            before = {each.bookie_id for each in await client.admin.bookies()}
             if is_long:
                 async with appending(client, confirmed, alone):
                     await trio.sleep(3 * WINDOW_S)
@@ -148,7 +148,7 @@ async def test_killed_bookie_is_made_up_for_while_appends_go_on(tmp_path: Path, 
                 )
             with trio.fail_after(REPAIRED_S):
                 # The log's ledger was open until now, and its third copies may be on their way.
-                while (report := await client.repair()).under_replicated:  # noqa: ASYNC110 - bookies have no event
+                while (report := await client.admin.repair()).under_replicated:  # noqa: ASYNC110 - bookies have no event
                     await trio.sleep(0.2)
             assert report.open_ledgers == 0
             servers[1].kill()
@@ -163,7 +163,7 @@ async def test_killed_bookie_is_made_up_for_while_appends_go_on(tmp_path: Path, 
 async def answering(client: replog.Client) -> set[str]:
     """The bookies that answer."""
     found = set()
-    for bookie in await client.remote_bookies():
+    for bookie in await client.admin.bookies():
         try:
             await bookie.statistics(timeout_s=2.0)
         except BookieError:

@@ -34,9 +34,9 @@ def test_reader_pauses_only_while_there_is_something_to_read() -> None:
     assert pauses_s([0.5, 10.0], [1.5, 10.25]) == pytest.approx([0.25, 0.5])
 
 
-def test_reader_that_falls_behind_does_not_pause() -> None:
+def test_lagging_reader_does_not_pause() -> None:
     assert pauses_s([2.0, 2.1, 2.2, 2.3], [3.0, 4.0, 5.0, 6.0]) == pytest.approx([1.0] * 4)
 
 
-def test_reader_that_stands_still_pauses_once() -> None:
+def test_stopped_reader_pauses_once() -> None:
     assert pauses_s([2.0, 2.1, 2.2], [2.0, 9.0, 9.0])[-1] == pytest.approx(6.9)

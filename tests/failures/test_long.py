@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from replog.testing import TcpProxy, Weather
+from replog.testing import NetworkConditions, TcpProxy
 from tests.failures.cluster import CONFIRMING_S, Bookie, Cluster, cluster
 from tests.failures.options import RETURNING_S
 from tests.failures.processes import Process
@@ -23,8 +23,8 @@ SEED = int(os.environ.get("REPLOG_FAILURES_SEED", "1"))
 IMPAIRED_MAX = 2
 WRITER_FAILS = 0.2  # the chance that the next to fail is the writer
 
-STORM = Weather(delay_s=0.01, jitter_s=0.03, loss=0.05)
-NARROW = Weather(bytes_per_s=20_000.0)
+STORM = NetworkConditions(delay_s=0.01, jitter_s=0.03, loss=0.05)
+NARROW = NetworkConditions(bytes_per_s=20_000.0)
 
 Heal = Callable[[], Awaitable[None]]
 
@@ -118,8 +118,8 @@ SPOILED: list[tuple[str, Callable[[TcpProxy], None]]] = [
     ("cut off", TcpProxy.cut),
     ("reset", TcpProxy.reset),
     ("half closed", TcpProxy.half_close),
-    ("a storm", lambda proxy: proxy.set_weather(STORM)),
-    ("a narrow path", lambda proxy: proxy.set_weather(NARROW)),
+    ("a storm", lambda proxy: proxy.set_conditions(STORM)),
+    ("a narrow path", lambda proxy: proxy.set_conditions(NARROW)),
 ]
 
 

@@ -12,7 +12,7 @@ from tests.failures.machine_rounds import CAMPAIGN_ROUNDS, campaign
 
 @pytest.mark.long
 @pytest.mark.crash
-async def test_members_are_strictly_serializable_when_killed_stopped_and_cut(tmp_path: Path) -> None:
+async def test_members_are_strictly_serializable_under_kills_and_cuts(tmp_path: Path) -> None:
     counts, wrong = await campaign(tmp_path, 1, CAMPAIGN_ROUNDS)
     assert not wrong, "\n".join(wrong)
     assert all(counts[fault] for fault in ("kill", "stop", "cut"))
@@ -44,9 +44,7 @@ ORDERLY = [append(1, 0, 1, a=(1,), b=(1,)), append(2, 0.5, 2, a=(1, 2)), read(3,
     ],
     ids=["orderly", "unknown-gone", "unknown-applied", "overlapping"],
 )
-def test_checker_accepts_histories_that_have_an_order(
-    transactions: list[Transaction], final: dict[str, list[int]]
-) -> None:
+def test_checker_accepts_histories_with_an_order(transactions: list[Transaction], final: dict[str, list[int]]) -> None:
     assert violations(transactions, final) == []
 
 
@@ -77,7 +75,7 @@ def test_checker_accepts_histories_that_have_an_order(
         "long-fork", "back-in-time",
     ],
 )  # fmt: skip
-def test_checker_finds_what_has_no_order(
+def test_checker_finds_histories_without_an_order(
     transactions: list[Transaction], final: dict[str, list[int]], said: str
 ) -> None:
     found = violations(transactions, final)

@@ -16,13 +16,14 @@ from kazoo.exceptions import NoNodeError
 
 import replog
 from replog.bookie.serving import ServedBookie
-from replog.config import BookieOptions, ClientOptions
+from replog.config.bookie import BookieTuning
+from replog.config.client import ClientTuning
 from replog.errors import LedgerNotFoundError, MetastoreDoubtedError, NotEnoughBookiesError, StorageIdentityError
 from tests.cli.logs import finish
 from tests.kit import read_ledger, read_log, until
 from tests.servers.zookeeper import ZooKeeper
 
-QUICK = ClientOptions(recovery_timeout_s=10.0, metastore_timeout_s=5.0)
+QUICK = ClientTuning(recovery_timeout_s=10.0, metastore_timeout_s=5.0)
 
 
 async def written(client: replog.Client, count: int) -> list[int]:
@@ -41,11 +42,11 @@ async def all_read(client: replog.Client, ids: Sequence[int]) -> None:
 
 @asynccontextmanager
 async def three_bookies(directory: Path, url: str) -> AsyncIterator[list[ServedBookie]]:
-    options = BookieOptions(garbage_collection_interval_s=0.2)
+    options = BookieTuning(garbage_collection_interval_s=0.2)
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                replog.served_bookie(
+                replog.serve_bookie(
                     replog.BookieConfig(directory=str(directory / f"bookie-{number}"), metastore=url, options=options)
                 )
             )
@@ -72,7 +73,7 @@ def saved(client: KazooClient, path: str) -> dict[str, bytes]:
 
 
 @pytest.mark.real
-async def test_zookeeper_whose_nodes_were_deleted_costs_nothing(
+async def test_deleted_zookeeper_nodes_cost_nothing(
     zookeeper: ZooKeeper, zookeeper_url: str, zookeeper_chroot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`deleteall` of the chroot; then an older copy; then the newest again."""
@@ -191,7 +192,7 @@ async def test_operator_confirms_older_metadata_of_an_embedded_log(wal: Path) ->
 
 
 @pytest.mark.real
-async def test_operator_confirms_metadata_that_know_no_bookie(wal: Path) -> None:
+async def test_operator_confirms_metadata_without_any_bookie(wal: Path) -> None:
     await with_older_metadata(wal)
     shutil.rmtree(wal / "metadata")
     with pytest.raises(StorageIdentityError, match="has never heard of it"):

@@ -26,7 +26,7 @@ def hosts() -> Iterator[Network]:
 
 
 @pytest.mark.long
-async def test_bookies_that_are_cut_off_are_replaced_and_used_again(hosts: Network, tmp_path: Path) -> None:
+async def test_isolated_bookies_are_replaced_and_used_again(hosts: Network, tmp_path: Path) -> None:
     async with cluster(tmp_path, hosts=hosts.hosts) as found:
         await found.start_writer("writer")
         await found.start_reader("reader")

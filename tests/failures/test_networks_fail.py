@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from replog.testing import TcpProxy, Weather
+from replog.testing import NetworkConditions, TcpProxy
 from replog.testing.history import latencies_s
 from tests.failures.cluster import CONFIRMING_S, READER_LAGS_S, Bookie, Cluster, cluster, reading_pauses_s
 from tests.failures.options import CLIENT, NOTICING_S, REPLACING_S, RETURNING_S, TAKING_OVER_S
 from tests.failures.processes import Process
 
-STORM = Weather(delay_s=0.005, jitter_s=0.01, loss=0.02)
+STORM = NetworkConditions(delay_s=0.005, jitter_s=0.01, loss=0.02)
 
 
 def proxy_of(bookie: Bookie) -> TcpProxy:
@@ -68,7 +68,7 @@ async def test_bookies_behind_a_bad_network_are_replaced_then_used(tmp_path: Pat
 
         found.note("delays, jitter and loss everywhere")
         for bookie in found.bookies:
-            proxy_of(bookie).set_weather(STORM)
+            proxy_of(bookie).set_conditions(STORM)
         await found.confirms(100, 2 * CONFIRMING_S)
         since_s = found.note("fine weather")
         for bookie in found.bookies:

@@ -36,7 +36,7 @@ async def test_lost_bookie_is_replaced_with_lmdb_over_zookeeper(tmp_path: Path, 
         confirmed: list[bytes] = []
         async with replog.connect(zookeeper_url) as client:
             ledgers = await write_ledgers(client, 1000)
-            before = {each.bookie_id for each in await client.remote_bookies()}
+            before = {each.bookie_id for each in await client.admin.bookies()}
             async with appending(client, confirmed):
                 servers[0].kill()
                 shutil.rmtree(servers[0].directory)
@@ -58,7 +58,7 @@ async def test_lost_bookie_is_replaced_with_lmdb_over_zookeeper(tmp_path: Path, 
             )
             with trio.fail_after(REPAIRED_S):
                 # The log's ledger was open until now, and its third copies may be on their way.
-                while (report := await client.repair()).under_replicated:  # noqa: ASYNC110 - bookies have no event
+                while (report := await client.admin.repair()).under_replicated:  # noqa: ASYNC110 - bookies have no event
                     await trio.sleep(0.2)
             assert report.unchanged > 900, "the last audits ask only about what may have changed"
             servers[1].kill()
@@ -89,29 +89,29 @@ async def worst_waits(client: replog.Client, windows: int = 5) -> list[float]:
 
 
 @pytest.mark.long(is_sampled=False)
-async def test_repairer_that_is_killed_again_and_again_ends(tmp_path: Path) -> None:
+async def test_repeatedly_killed_repairer_ends(tmp_path: Path) -> None:
     """F6: no entry is lost, no writer fenced; what one has copied the next one finds."""
     chance = random.Random(11)
     with four_bookies(tmp_path) as servers:
         confirmed: list[bytes] = []
         async with replog.connect(servers[0].metastore) as client:
             ledgers = await write_ledgers(client, 400)
-            before = {each.bookie_id for each in await client.remote_bookies()}
+            before = {each.bookie_id for each in await client.admin.bookies()}
             async with appending(client, confirmed):
                 servers[0].kill()
                 shutil.rmtree(servers[0].directory)
                 victim = next(iter(before - await answering(client)))
                 with trio.fail_after(60):
-                    while victim in {each.bookie_id for each in await client.remote_bookies()}:  # noqa: ASYNC110
+                    while victim in {each.bookie_id for each in await client.admin.bookies()}:  # noqa: ASYNC110
                         await trio.sleep(0.2)
-                await client.declare_bookies_lost([victim])
-                lacking = [(await client.audit()).under_replicated]
+                await client.admin.declare_lost([victim])
+                lacking = [(await client.admin.audit()).under_replicated]
                 for _ in range(KILLS):
                     lacking.append(await kill_a_repair(client, servers[0].metastore, lacking[-1], chance))
                 print(f"\nfragments that lack copies, after each of {KILLS} repairers was killed: {lacking}")
                 assert lacking[-1] < lacking[0]
             with trio.fail_after(REPAIRED_S):
-                while (await client.repair()).under_replicated:  # noqa: ASYNC110 - bookies have no event
+                while (await client.admin.repair()).under_replicated:  # noqa: ASYNC110 - bookies have no event
                     await trio.sleep(0.2)
             servers[1].kill()
             shutil.rmtree(servers[1].directory)
@@ -126,11 +126,11 @@ async def kill_a_repair(client: replog.Client, metastore: str, lacking: int, cha
     process = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         with trio.fail_after(60):
-            while process.poll() is None and (await client.audit()).under_replicated >= lacking > 0:  # noqa: ASYNC110
+            while process.poll() is None and (await client.admin.audit()).under_replicated >= lacking > 0:  # noqa: ASYNC110
                 await trio.sleep(0.05)
         await trio.sleep(0.3 * chance.random())
     finally:
         process.kill()
         with trio.CancelScope(shield=True):
             await process.wait()
-    return (await client.audit()).under_replicated
+    return (await client.admin.audit()).under_replicated

@@ -76,7 +76,7 @@ def test_judge_accepts_a_log_with_every_row_once() -> None:
     ],
     ids=["lost", "twice", "reordered", "torn", "given-up", "uncommitted", "stranger", "lost-append", "append-twice"],
 )  # fmt: skip
-def test_judge_finds_what_is_wrong(entries: list[bytes], said: str) -> None:
+def test_judge_finds_faults(entries: list[bytes], said: str) -> None:
     found = violations(log_of(entries), history(0, 3), WANTED)
     assert any(said in each for each in found), found
 

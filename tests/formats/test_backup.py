@@ -11,16 +11,18 @@ from replog.backup.format import (
     LedgerFile,
     LedgerFileWriter,
     LedgerHead,
+    LogInBackup,
     Manifest,
     SavedSegment,
     decode_manifest,
     encode_manifest,
 )
+from replog.protocol.model import Position
 
 HERE = Path(__file__).parent
 LEDGER = HERE / "backup-ledger-v1.bin"
 MANIFEST = HERE / "backup-manifest-v1.json"
-HEAD = LedgerHead(17, 1763500000000, 3, 3, 3, 2, "crc32c", False, {"log": "orders/☃"})
+HEAD = LedgerHead(17, "c0ffee", 1763500000000, 3, 3, 3, 2, "crc32c", False, {"log": "orders/☃"})
 BLOCKS = [
     Block(0, 1763500000000000001, [b"zero", b"", b"two"]),
     Block(3, 1763500000000000002, [b"\0three"]),
@@ -45,7 +47,8 @@ def test_the_golden_ledger_file_is_read() -> None:
 def test_a_manifest_has_its_golden_bytes() -> None:
     data = LEDGER.read_bytes()
     segment = SavedSegment(4, 17, len(data), hashlib.sha256(data).hexdigest())
-    manifest = Manifest(1763600000000, {"orders/☃": (segment,)})
+    log = LogInBackup((segment,), 4, 2, Position(3, 7), {"owner": "me"}, {"billing ☃": Position(4, 2)})
+    manifest = Manifest(1763600000000, {"orders/☃": log, "empty": LogInBackup(())})
     assert encode_manifest(manifest) == MANIFEST.read_bytes()
     assert decode_manifest(MANIFEST, MANIFEST.read_bytes()) == manifest
     body, checksum, _ = MANIFEST.read_bytes().split(b"\n")

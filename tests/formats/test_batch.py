@@ -103,7 +103,7 @@ each_read = pytest.mark.parametrize("golden", [*GOLDEN, COMPRESSED], ids=lambda 
 
 
 @each_golden
-def test_what_is_built_is_what_was_always_built(golden: Golden) -> None:
+def test_built_batches_match_the_golden_bytes(golden: Golden) -> None:
     batch = build(
         golden.digest,
         ledger_id=golden.ledger_id,
@@ -119,7 +119,7 @@ def test_what_is_built_is_what_was_always_built(golden: Golden) -> None:
 
 
 @each_read
-def test_what_was_always_built_is_read(golden: Golden) -> None:
+def test_golden_bytes_are_read(golden: Golden) -> None:
     batch = decode(golden.data)
     assert tuple(batch.payloads()) == golden.payloads
     assert list(batch.entry_ids) == [golden.first_entry_id + golden.stride * place for place in range(batch.count)]

@@ -64,11 +64,11 @@ def test_journal() -> None:
     ]
     assert records[0][3] == first_epoch
     assert {epoch for _, _, _, epoch, _, _ in records[1:]} == {struct.unpack("<Q", records[0][5])[0]}
-    assert struct.unpack_from("<qqqi", records[2][5]) == (7, 3, 0, 3)
-    assert records[2][5][28:31] == b"key"
+    assert struct.unpack_from("<qqqqi", records[2][5]) == (7, 3, 0, 0, 3)
+    assert records[2][5][36:39] == b"key"
     proof = struct.pack("<4sBBHqqq", b"rlac", 1, 1, 0, 7, 1, 0)
-    assert records[2][5][31:] == proof + struct.pack("<I", crc32c_of(proof))
-    assert struct.unpack("<qqqi", records[3][5]) == (8, 5, -1, -1)
+    assert records[2][5][39:] == proof + struct.pack("<I", crc32c_of(proof))
+    assert struct.unpack("<qqqqi", records[3][5]) == (8, 5, -1, 6, -1)
     assert struct.unpack("<q", records[4][5]) == (9,)
     assert struct.unpack("<qqqqQ", records[6][5]) == (7, 1, 0, 5, 1)
 
@@ -161,9 +161,9 @@ def test_catalog() -> None:
     dropped = [(7, 1, 0, 5, 1), (7, 2, 3, 18, 3), (9, 1, 0, (1 << 63) - 1, 1)]
     assert list(struct.iter_unpack("<qqqqQ", data[at : at + 120])) == dropped
     at += 120
-    for ledger in ((7, 3, 0, 2, b"key", b"proof"), (8, 5, -1, -1, None, b""), (9, 0, 4, 4, b"", b"")):
-        *marks, size, proof_size = struct.unpack_from("<qqqqiI", data, at)
-        at += 40
+    for ledger in ((7, 3, 0, 2, 0, b"key", b"proof"), (8, 5, -1, -1, 6, None, b""), (9, 0, 4, 4, 0, b"", b"")):
+        *marks, size, proof_size = struct.unpack_from("<qqqqqiI", data, at)
+        at += 48
         key = None if size < 0 else data[at : at + size]
         at += max(size, 0)
         assert (*marks, key, data[at : at + proof_size]) == ledger

@@ -24,6 +24,8 @@ from replog.protocol.messages import (
     CopyRequest,
     FenceRequest,
     LedgerAwaited,
+    MetastorePurpose,
+    MetastoreRequest,
     RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -117,26 +119,26 @@ GOLDEN = [
     Golden(
         "add",
         16,
-        struct.pack("<qq", 7, 2) + KEY + struct.pack("<II", 0, 36) + EXPLICIT,
-        AddRequest(0x0102030405060708, 7, KEY, 2, CRC, True, EXPLICIT, True),
-        flags=3,
+        struct.pack("<qqq", 7, 2, 5) + KEY + struct.pack("<II", 0, 36) + EXPLICIT,
+        AddRequest(0x0102030405060708, 7, KEY, 2, CRC, True, EXPLICIT, revision=5),
+        flags=1,
         request_id=0x0102030405060708,
         body=CRC.data,
     ),
     Golden(
         "add-hmac",
         16,
-        struct.pack("<qq", 7, 1) + KEY + struct.pack("<II", crc32c_bit_by_bit(HMAC.data), 0),
+        struct.pack("<qqq", 7, 1, 0) + KEY + struct.pack("<II", crc32c_bit_by_bit(HMAC.data), 0),
         AddRequest(1, 7, KEY, 1, HMAC),
         request_id=1,
         body=HMAC.data,
     ),
-    Golden("fence", 17, struct.pack("<qq", 7, 3) + KEY, FenceRequest(2, 7, KEY, 3), request_id=2),
+    Golden("fence", 17, struct.pack("<qqq", 7, 3, 6) + KEY, FenceRequest(2, 7, KEY, 3, 6), request_id=2),
     Golden(
         "recovery-read",
         18,
-        struct.pack("<qqqq", 7, 3, 11, 2) + KEY,
-        RecoveryReadRequest(3, 7, KEY, 3, 11, 2),
+        struct.pack("<qqqqq", 7, 3, 6, 11, 2) + KEY,
+        RecoveryReadRequest(3, 7, KEY, 3, 11, 2, 6),
         request_id=3,
     ),
     Golden(
@@ -167,7 +169,7 @@ GOLDEN = [
     Golden(
         "copy",
         23,
-        struct.pack("<qq", 7, 2) + KEY + struct.pack("<I", 0) + bytes(32),
+        struct.pack("<qqq", 7, 2, 0) + KEY + struct.pack("<I", 0) + bytes(32),
         CopyRequest(12, 7, KEY, 2, CRC, recovery=True),
         request_id=12,
         body=CRC.data,
@@ -175,8 +177,8 @@ GOLDEN = [
     Golden(
         "copy-by-role",
         23,
-        struct.pack("<qq", 7, 2) + bytes(32) + struct.pack("<I", crc32c_bit_by_bit(HMAC.data)) + KEY,
-        CopyRequest(13, 7, b"", 2, HMAC, recovery=True, stored_key=KEY),
+        struct.pack("<qqq", 7, 2, 9) + bytes(32) + struct.pack("<I", crc32c_bit_by_bit(HMAC.data)) + KEY,
+        CopyRequest(13, 7, b"", 2, HMAC, recovery=True, revision=9, stored_key=KEY),
         request_id=13,
         body=HMAC.data,
     ),
@@ -193,6 +195,22 @@ GOLDEN = [
         struct.pack("<qqqq", 7, 1, 0, 99) + bytes(32) + KEY,
         RangesRequest(15, 7, b"", 1, 0, 99, KEY),
         request_id=15,
+    ),
+    Golden(
+        "metastore",
+        26,
+        struct.pack("<II", 2, crc32c_bit_by_bit(b"question")),
+        MetastoreRequest(17, MetastorePurpose.CLIENT, b"question"),
+        request_id=17,
+        body=b"question",
+    ),
+    Golden(
+        "response-metastore",
+        32,
+        struct.pack("<IqqIIII", 0, -1, 0, 0, 0, 0, crc32c_bit_by_bit(b"answer")),
+        Response(17, Status.OK, body=b"answer"),
+        request_id=17,
+        body=b"answer",
     ),
     Golden(
         "response-ranges",
@@ -264,13 +282,13 @@ def encoded(message: Any) -> bytes:
 
 
 @each_golden
-def test_what_is_sent_is_what_was_always_sent(each: Golden) -> None:
+def test_sent_messages_match_the_golden_bytes(each: Golden) -> None:
     data = {"ping": wire.PING_FRAME, "pong": wire.PONG_FRAME}.get(each.name) or encoded(each.message)
     assert data.hex() == each.data.hex()
 
 
 @each_golden
-def test_what_was_always_sent_is_read(each: Golden) -> None:
+def test_golden_messages_are_read(each: Golden) -> None:
     (frame,) = FrameSplitter(1 << 20).feed(each.data)
     assert (frame.kind, frame.flags, frame.request_id) == (each.kind, each.flags, each.request_id)
     decoder: Callable[[Any], Any] = wire.decode_request
@@ -295,7 +313,7 @@ def test_the_bytes_are_as_the_page_describes_them(each: Golden) -> None:
 
 
 def test_every_kind_of_frame_has_golden_bytes() -> None:
-    assert {each.kind for each in GOLDEN} == {*range(1, 8), *range(16, 26), 32, 33}
+    assert {each.kind for each in GOLDEN} == {*range(1, 8), *range(16, 27), 32, 33}
     assert {path.stem for path in HERE.glob("wire-v1-*.hex")} == {f"wire-v1-{each.name}" for each in GOLDEN}
 
 
@@ -314,7 +332,7 @@ def test_an_announcement_has_its_golden_bytes() -> None:
     }
 
 
-def test_an_announcement_that_says_why() -> None:
+def test_announcement_with_a_reason() -> None:
     data = (HERE / "bookie-announcement-v1-problem.json").read_bytes()
     problem = "could not sync /wal/journal-7: [Errno 5] Input/output error (EIO)"
     address = BookieAddress((Endpoint("memory", "bookie-7"),), read_only=True, problem=problem, has_failed=True)
@@ -333,7 +351,7 @@ def test_an_announcement_with_a_lock() -> None:
     assert decode_address("bookies/bookie-7", data) == address
 
 
-def test_an_announcement_of_a_bookie_that_drains() -> None:
+def test_announcement_of_a_draining_bookie() -> None:
     data = (HERE / "bookie-announcement-v1-draining.json").read_bytes()
     labels = {"zone": "a", "rack": "r1"}
     address = BookieAddress((Endpoint("tcp", "[2001:db8::7]:3181"),), labels=labels, is_draining=True)
@@ -344,7 +362,7 @@ def test_an_announcement_of_a_bookie_that_drains() -> None:
             decode_address("bookies/bookie-7", json.dumps({**json.loads(data), name: value}).encode())
 
 
-def test_an_announcement_of_a_bookie_that_doubts_its_metastore() -> None:
+def test_announcement_of_a_bookie_doubting_its_metastore() -> None:
     data = (HERE / "bookie-announcement-v1-doubting.json").read_bytes()
     problem = "its next ledger id is 5, and had been 21"
     address = BookieAddress((), read_only=True, problem=problem, doubts_metastore=True, ledgers_below=21)

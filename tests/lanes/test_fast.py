@@ -71,7 +71,7 @@ async def test_virtual_time_passes_while_threads_wait() -> None:
 
 
 @pytest.mark.slow
-async def test_what_is_only_slow_sleeps_in_virtual_time_too() -> None:
+async def test_slow_tests_sleep_in_virtual_time_too() -> None:
     before = time.monotonic()
     await trio.sleep(LONG_S)
     assert time.monotonic() - before < LONG_S / 2

@@ -3,6 +3,6 @@
 import gc
 
 
-def test_what_was_collected_is_not_looked_through_again() -> None:
+def test_collected_objects_are_not_searched_again() -> None:
     assert gc.isenabled()
     assert gc.get_freeze_count() > 10_000

@@ -16,10 +16,10 @@ def test_cases_after_the_first_few_are_long_or_slow() -> None:
     assert [each.values for each in some([("a", 1), ("b", 2)])] == [("a", 1), ("b", 2)]
 
 
-def test_what_is_left_out_is_not_in_the_sample() -> None:
+def test_excluded_tests_are_not_in_the_sample() -> None:
     (_, (left_out,)) = [each.marks for each in seeds(2, few=1)]
     assert left_out.kwargs == {"is_sampled": False}
 
 
-def test_examples_grow_with_the_lane() -> None:
+def test_conformanceples_grow_with_the_lane() -> None:
     assert examples(3).max_examples == 3 * settings().max_examples

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     ConfigError,
     FencedError,
@@ -18,14 +18,17 @@ from replog.errors import (
     MetastoreError,
     PositionError,
     ReplogError,
+    UnauthorizedError,
 )
 from replog.hookspecs import LogTrimmed
+from replog.log.log_options import LogOptions
 from replog.protocol.model import Position
+from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
 from replog.testing import Fault
 from tests.kit import cluster, read_log, until
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
 FAULTS = [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.UNAVAILABLE, Fault.CONFLICT]
 
 
@@ -97,7 +100,7 @@ async def test_the_answer_of_a_deletion_may_be_lost(fault: Fault, autojump_clock
             await client.delete_log("log")
 
 
-async def test_deleting_a_log_deposes_its_leader_for_good(autojump_clock: trio.testing.MockClock) -> None:
+async def test_deleting_a_log_deposes_its_leader_permanently(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         async with client.write_log("log") as log:
             await log.append(b"0")
@@ -130,7 +133,7 @@ async def test_deleting_during_a_takeover_ends_in_one_of_two_ways(
                         await log.append(b"1")
                 except FencedError:
                     pass
-            metadata = await client._logs.get("log") if await client.logs() else None
+            metadata = await client._opened.logs.get("log") if await client.logs() else None
             named = [] if metadata is None else [segment.ledger_id for segment in metadata[0].segments]
             assert await client.ledgers() == named
             if named:
@@ -149,7 +152,7 @@ async def test_logs_are_listed_by_name(autojump_clock: trio.testing.MockClock) -
 
 
 @pytest.mark.parametrize("name", ["", "x" * 300, "a\nb", 5, None, b"log"])
-async def test_a_name_that_no_log_can_have(name: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_impossible_log_name_is_refused(name: str, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         for context in (client.write_log(name), client.lead_log(name), client.read_log(name)):
             with pytest.raises(ConfigError):
@@ -216,13 +219,13 @@ async def test_leading_is_advice_and_a_takeover_deposes_the_elected(autojump_clo
 
 
 @pytest.mark.parametrize("which", [0, -1])
-async def test_a_ledger_that_was_deleted_by_hand_is_named(which: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_manually_deleted_ledger_is_named(which: int, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         async with client.write_log("log") as log:
             for number in range(4):
                 await log.append(b"%d" % number)
                 await log.roll()
-        metadata, _ = await client._logs.get("log")
+        metadata, _ = await client._opened.logs.get("log")
         deleted = metadata.segments[which].ledger_id
         await client.delete_ledger(deleted)
         with trio.fail_after(30), pytest.raises(LedgerNotFoundError) as caught:
@@ -245,17 +248,17 @@ async def test_custom_metadata_is_text(autojump_clock: trio.testing.MockClock) -
                 async with client.create_ledger(custom=custom):  # type: ignore[arg-type]
                     pass
             with pytest.raises(ConfigError, match="custom"):
-                async with client.write_log("log", custom=custom):  # type: ignore[arg-type]
+                async with client.write_log("log", options=LogOptions(custom=custom)):  # type: ignore[arg-type]
                     pass
         assert await client.ledgers() == []
-        async with client.write_log("log", custom={"owner": "me"}) as log:
+        async with client.write_log("log", options=LogOptions(custom={"owner": "me"})) as log:
             async with client.open_ledger(log.ledger_id) as reader:
                 assert reader.metadata.custom == {"owner": "me", "log": "log"}
         await until(lambda: True)
 
 
 @pytest.mark.slow
-async def test_a_metastore_that_loses_every_answer_ends_every_call(autojump_clock: trio.testing.MockClock) -> None:
+async def test_every_call_ends_when_the_metastore_loses_every_answer(autojump_clock: trio.testing.MockClock) -> None:
     """Until its deadline a call tries again many times a second, so deadlines are short here."""
     hasty = attrs.evolve(QUICK, metastore_timeout_s=0.5, recovery_timeout_s=4.0, takeover_timeout_s=8.0)
     async with cluster() as world, world.client(hasty) as client:
@@ -277,3 +280,21 @@ async def test_a_metastore_that_loses_every_answer_ends_every_call(autojump_cloc
                     with trio.fail_after(60), pytest.raises(ReplogError):
                         await verb()
         assert trio.current_time() < 400
+
+
+async def test_keywords_beside_options_stand_for_theirs(autojump_clock: trio.testing.MockClock) -> None:
+    options = LogOptions(quorum=Quorum(2, 2, 2), password=b"of options", custom={"made": "here"})
+    async with cluster(3) as world, world.client() as client:
+        async with client.write_log("log", options=options) as log:
+            of_options = await client.ledger_metadata(log.ledger_id)
+        async with client.write_log("other", options=options, quorum=Quorum(1, 1, 1), password=b"beside") as log:
+            beside = await client.ledger_metadata(log.ledger_id)
+        with pytest.raises(UnauthorizedError):
+            await client.recover_ledger(log.ledger_id, password=b"of options")
+        await client.recover_ledger(log.ledger_id, password=b"beside")
+    assert (of_options.quorum, of_options.custom) == (Quorum(2, 2, 2), {"made": "here", "log": "log"})
+    assert (beside.quorum, beside.custom) == (Quorum(1, 1, 1), {"made": "here", "log": "other"})
+
+
+def test_options_do_not_show_the_password() -> None:
+    assert "secret" not in repr(LogOptions(password=b"secret"))

@@ -6,7 +6,7 @@ import attrs
 import trio
 import trio.testing
 
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.protocol.model import RECOVERY_TERM, LedgerState
 from replog.records.encoding import encode
 from replog.records.ledgers import decode_ledger
@@ -14,7 +14,7 @@ from replog.records.paths import ledger_key_path
 from replog.testing import FaultyMetastore
 from tests.kit import cluster, read_log
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
 
 
 class Fencing(FaultyMetastore):

@@ -38,7 +38,7 @@ async def test_compaction_keeps_the_last_value_of_each_key(autojump_clock: trio.
         rows: list[Row] = [(b"a", b"1"), (b"b", b"2"), (None, b"plain"), (b"a", b"3"), (b"c", b"4"), (b"b", None)]
         await write(client, rows, {"h": b"v"})
         done = await client.compact_log("log", into="new")
-        assert done == replog.CompactedLog("log", "new", 6, 3, 3, Position(1, 5))
+        assert done == replog.results.CompactedLog("log", "new", 6, 3, 3, Position(1, 5))
         found = await records(client, "new")
         assert [(each.key, each.data) for each in found] == [(None, b"plain"), (b"a", b"3"), (b"c", b"4")]
         assert {each.headers["h"] for each in found} == {b"v"}
@@ -75,7 +75,7 @@ def test_compaction_agrees_with_a_dictionary(rows: list[Row], roll_bytes: int) -
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def test_what_is_appended_meanwhile_is_left_out(autojump_clock: trio.testing.MockClock) -> None:
+async def test_entries_appended_during_compaction_are_left_out(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, client.write_log("log") as log:
         await log.extend([b"1", b"2"], keys=[b"a", b"b"])
         await log.flush()
@@ -125,7 +125,7 @@ async def test_compaction_raises_when_its_log_is_trimmed(how: str, autojump_cloc
             assert (await client.compact_log("log", into="new")).kept_entries == 2
 
 
-async def test_compaction_refuses_a_log_that_exists(autojump_clock: trio.testing.MockClock) -> None:
+async def test_compaction_refuses_an_existing_log(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         await write(client, [(b"a", b"1")])
         async with client.write_log("new") as log:

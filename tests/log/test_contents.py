@@ -1,4 +1,5 @@
-"""What a log's record says of its closed ledgers: entries, bytes and times, from whoever closed them; and searches by time."""
+"""The contents of closed ledgers in a log's record: entries, bytes and times, from the client that closed them; and
+searches by time."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.protocol.contents import Contents
 from replog.protocol.messages import ReadRequest
 from replog.protocol.model import LogMetadata, Position
 from tests.kit import cluster
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
 MS = 1_000_000
 
 
@@ -24,17 +25,17 @@ async def said(client: replog.Client) -> list[Contents | None]:
 
 
 async def true(client: replog.Client, segment: int) -> Contents:
-    """What a reader finds in the segment."""
+    """The contents that a reader finds in the segment."""
     async with client.read_log("log") as reader:
         records = [record async for record in reader if record.position.segment == segment]
     times = [record.timestamp_ns for record in records]
     return Contents(len(records), sum(len(each.data) for each in records), min(times) // MS, -(-max(times) // MS))
 
 
-async def test_a_segment_says_what_its_closed_ledger_holds(autojump_clock: trio.testing.MockClock) -> None:
+async def test_segment_describes_its_closed_ledger(autojump_clock: trio.testing.MockClock) -> None:
     """A roll writes what the leader closed before it; a takeover what its predecessor closed last."""
     async with cluster() as world, world.client(QUICK) as client:
-        client._logs.page_segments = 2
+        client._opened.logs.page_segments = 2
         async with client.write_log("log") as log:
             await log.extend([b"1", b"22"])
             await log.append(b"333")
@@ -55,17 +56,17 @@ async def test_a_segment_says_what_its_closed_ledger_holds(autojump_clock: trio.
         assert (await said(client))[:3] == [first, *rest[:2]]
 
 
-async def test_added_ledgers_say_what_they_hold(autojump_clock: trio.testing.MockClock) -> None:
+async def test_added_ledgers_describe_their_contents(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         async with client.write_log("log") as log:
             await log.append(b"1")
         async with client.create_ledger(custom={"log": "log", "job": "j"}) as writer:
             await writer.extend([b"22", b"333"])
-        await client.append_ledgers("log", [writer.ledger_id])
+        await client.jobs.append_ledgers("log", [writer.ledger_id])
         assert await said(client) == [await true(client, 1), await true(client, 2)]
 
 
-async def test_a_recovery_says_only_what_it_knows(autojump_clock: trio.testing.MockClock) -> None:
+async def test_recovery_states_only_known_contents(autojump_clock: trio.testing.MockClock) -> None:
     """R4: it reads behind the last add confirmed, and copies what it finds."""
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         async with client.write_log("log") as log:
@@ -91,7 +92,7 @@ async def test_a_recovery_says_only_what_it_knows(autojump_clock: trio.testing.M
 async def test_a_search_by_time_asks_no_bookie(autojump_clock: trio.testing.MockClock) -> None:
     """Of segments that the record rules out. One of the others is asked: when its last entry was sent."""
     async with cluster() as world, world.client(QUICK) as client:
-        client._logs.page_segments = 2
+        client._opened.logs.page_segments = 2
         async with client.write_log("log") as log:
             for _ in range(6):
                 await log.append(b"1")
@@ -110,7 +111,7 @@ async def test_a_search_by_time_asks_no_bookie(autojump_clock: trio.testing.Mock
             assert {each.ledger_id for each in asked} == {ledgers[sought]}
 
 
-def test_what_is_known_completely_stays() -> None:
+def test_completely_known_contents_stay() -> None:
     log = LogMetadata("log").with_ledgers([7, 8, 9], 0)
     known = log.with_contents({7: Contents(3), 8: Contents(0, 0)})
     assert [each.contents for each in known.segments] == [Contents(3), Contents(0, 0), None]
@@ -119,7 +120,7 @@ def test_what_is_known_completely_stays() -> None:
     assert more == log, "segments are the same ones, whatever is known of them"
 
 
-def test_what_is_dropped_keeps_no_contents() -> None:
+def test_dropped_segment_keeps_no_contents() -> None:
     log = LogMetadata("log").with_ledgers([7, 8, 9], 0).with_contents({7: Contents(3, 30, 1, 2), 8: Contents(5)})
     for changed, count in ((log.trimmed_before(3), 2), (log.deleted(1), 3)):
         assert [(each.ledger_id, each.contents) for each in changed.dropped] == [(7, None), (8, None), (9, None)][

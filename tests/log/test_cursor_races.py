@@ -33,7 +33,7 @@ async def test_new_cursor_ends_one_left_half_deleted(what: str, autojump_clock: 
             await old.receive()
             forgets_no_cursor(world)
             with pytest.raises(MetastoreError):
-                await (client.delete_cursor("log", "billing") if what == "cursor" else client.delete_log("log"))
+                await (client.cursors.delete("log", "billing") if what == "cursor" else client.delete_log("log"))
             world.metastore._choose = None
             assert len(await world.metastore.children(CURSORS)) == 1
             if what == "log":
@@ -53,16 +53,16 @@ async def test_sweep_of_a_log_deletes_left_cursors(autojump_clock: trio.testing.
             pass
         forgets_no_cursor(world)
         with pytest.raises(MetastoreError):
-            await client.delete_cursor("log", "billing")
+            await client.cursors.delete("log", "billing")
         world.metastore._choose = None
-        await client.sweep_log("log")
+        await client.jobs.sweep("log")
         [kept] = (await client.log_metadata("log")).cursors
         assert await world.metastore.children(CURSORS) == [kept.cursor_id]
         forgets_no_cursor(world)
         with pytest.raises(MetastoreError):
             await client.delete_log("log")
         world.metastore._choose = None
-        await client.sweep_log("log")
+        await client.jobs.sweep("log")
         assert await world.metastore.children(CURSORS) == []
 
 
@@ -94,7 +94,9 @@ async def test_lost_cursor_does_not_deny_a_lost_answer(autojump_clock: trio.test
 
 
 @pytest.mark.parametrize("seed", seeds(4, fast=2))
-async def test_workers_that_take_over_at_once_share_nothing(seed: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_workers_share_nothing_when_they_take_over_at_once(
+    seed: int, autojump_clock: trio.testing.MockClock
+) -> None:
     """Five take the same cursor again and again, each without waiting: what is committed is never given out again, and no
     record is left out."""
     async with cluster() as world, world.client() as client:
@@ -124,7 +126,7 @@ async def test_workers_that_take_over_at_once_share_nothing(seed: int, autojump_
             for number in range(5):
                 nursery.start_soon(work, number)
         assert len(committed) == len(set(committed)), "one record was committed by two workers"
-        [record] = await client.cursors("log")
+        [record] = await client.cursors.list("log")
         everything = [Position(segment, entry) for segment in (1, 2) for entry in range(10)]
         assert [each for each in everything if each < record.begins_at] == sorted(
             {each for mine in given for each in mine if each < record.begins_at}
@@ -149,16 +151,15 @@ async def test_commit_after_cancelled_iteration(autojump_clock: trio.testing.Moc
             assert cursor.begins_at == Position(1, 5)
 
 
-async def test_restored_log_has_no_cursors(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
+async def test_restored_log_has_its_cursors(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
     async with cluster() as world, world.client() as client:
         await fill(client)
         async with client.cursor("log", "billing") as cursor:
             await cursor.commit("2:0")
-        await client.backup(tmp_path / "backup")
+        await client.admin.backup(tmp_path / "backup")
     async with cluster() as world, world.client() as client:
         with pytest.raises(LogNotFoundError):
-            await client.cursors("log")
-        await client.restore(tmp_path / "backup")
-        assert await client.cursors("log") == []
-        async with client.cursor("log", "billing", start="2:1") as cursor:
-            assert (await cursor.receive()).data == b"2.1"
+            await client.cursors.list("log")
+        await client.admin.restore(tmp_path / "backup")
+        async with client.cursor("log", "billing", start="1:0") as cursor:
+            assert (await cursor.receive()).data == b"2.1", "where it was, not where a new one would begin"

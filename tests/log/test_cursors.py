@@ -45,7 +45,7 @@ def writes(world: Cluster) -> int:
 
 
 async def test_next_worker_goes_on_after_last_commit(autojump_clock: trio.testing.MockClock) -> None:
-    """A new cursor starts at the beginning. What was returned and not committed is returned again."""
+    """A new cursor starts at the beginning. Records that were returned and not committed are returned again."""
     async with cluster() as world, world.client() as client:
         await fill(client)
         async with client.cursor("log", "billing") as cursor:
@@ -100,7 +100,7 @@ async def test_start_and_after_say_where_it_begins(autojump_clock: trio.testing.
             with pytest.raises(ConfigError, match="name of a cursor"):
                 async with client.cursor("log", bad):  # type: ignore[arg-type]
                     pass
-        assert [each.name for each in await client.cursors("log")] == ["late"]
+        assert [each.name for each in await client.cursors.list("log")] == ["late"]
 
 
 async def test_follower_waits_for_log_and_records(autojump_clock: trio.testing.MockClock) -> None:
@@ -120,7 +120,7 @@ async def test_follower_waits_for_log_and_records(autojump_clock: trio.testing.M
             await until(lambda: len(seen) == 2)
             await until(lambda: writes(world) >= 3)
             nursery.cancel_scope.cancel()
-        assert [each.begins_at for each in await client.cursors("log")] == [Position(2, 1)]
+        assert [each.begins_at for each in await client.cursors.list("log")] == [Position(2, 1)]
 
 
 # -- one of several workers ---------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ async def test_second_worker_waits_for_the_first(autojump_clock: trio.testing.Mo
         assert order == [("first", b"1.0"), ("second", b"1.1")]
 
 
-async def test_paused_worker_that_commits_late_has_lost_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_paused_worker_loses_the_cursor_when_it_commits_late(autojump_clock: trio.testing.MockClock) -> None:
     """A commit with a lower term raises, writes nothing, and every later verb raises again."""
     async with cluster() as world, world.client() as client, world.client() as other:
         await fill(client)
@@ -163,19 +163,19 @@ async def test_paused_worker_that_commits_late_has_lost_it(autojump_clock: trio.
                     paused.commit_nowait()
                 assert (await cursor.receive()).data == b"1.1"
                 await cursor.commit()
-        assert [each.begins_at for each in await client.cursors("log")] == [Position(1, 2)]
+        assert [each.begins_at for each in await client.cursors.list("log")] == [Position(1, 2)]
 
 
-async def test_loss_that_only_the_background_saw_is_raised(autojump_clock: trio.testing.MockClock) -> None:
+async def test_loss_seen_only_in_the_background_is_raised(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         await fill(client)
         with pytest.raises(CursorLostError):
             async with client.cursor("log", "billing") as cursor:
                 await cursor.receive()
-                await client.move_cursor("log", "billing", to="2:0")
+                await client.cursors.move("log", "billing", to="2:0")
                 cursor.commit_nowait()
                 await trio.sleep(1)
-        assert [each.begins_at for each in await client.cursors("log")] == [Position(2, 0)]
+        assert [each.begins_at for each in await client.cursors.list("log")] == [Position(2, 0)]
 
 
 # -- batches of commits -------------------------------------------------------------------------------------------------
@@ -206,10 +206,10 @@ async def test_noted_commits_cost_ten_writes_a_second(autojump_clock: trio.testi
                     await trio.sleep(0.001)
             assert 3 <= writes(world) - before <= 12
             cursor.commit_nowait()
-        assert [each.begins_at for each in await client.cursors("log")] == [Position(1, 3000)]
+        assert [each.begins_at for each in await client.cursors.list("log")] == [Position(1, 3000)]
 
 
-async def test_noted_commits_survive_a_metastore_that_fails(autojump_clock: trio.testing.MockClock) -> None:
+async def test_noted_commits_survive_a_failing_metastore(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         await fill(client)
         async with client.cursor("log", "billing") as cursor:
@@ -239,17 +239,17 @@ async def test_answers_about_a_cursor_may_be_lost(fault: Fault, autojump_clock: 
             await cursor.receive()
             await cursor.commit()
         assert world.metastore.planned() == 0
-        [found] = await client.cursors("log")
+        [found] = await client.cursors.list("log")
         assert (found.term, found.begins_at) == (1, Position(1, 2))
         world.metastore.fail_next("put", fault, under=CURSORS)
         world.metastore.fail_next("put", fault, under=log_key_path("log"))
-        moved = await client.move_cursor("log", "billing", to="1:1")
+        moved = await client.cursors.move("log", "billing", to="1:1")
         assert (moved.term, moved.begins_at) == (2, Position(1, 1))
         world.metastore.fail_next("put", fault, under=log_key_path("log"))
         world.metastore.fail_next("delete", Fault.UNAVAILABLE if fault is Fault.CONFLICT else fault, under=CURSORS)
-        await client.delete_cursor("log", "billing")
+        await client.cursors.delete("log", "billing")
         assert world.metastore.planned() == 0
-        assert await client.cursors("log") == []
+        assert await client.cursors.list("log") == []
         assert await world.metastore.children(CURSORS) == []
 
 
@@ -262,13 +262,30 @@ async def test_cursor_is_not_put_behind_the_end_of_a_closed_segment() -> None:
         with pytest.raises(PositionError, match="that segment ends at"):
             async with client.cursor("log", "billing", start=Position(1, behind + 2)):
                 pass
-        assert await client.cursors("log") == [], "it was not created"
+        assert await client.cursors.list("log") == [], "it was not created"
         async with client.cursor("log", "billing", start=Position(1, behind + 1)):
             pass
         with pytest.raises(PositionError, match="cursor 'billing' was not changed"):
-            await client.move_cursor("log", "billing", to=Position(1, 99))
-        [cursor] = await client.cursors("log")
+            await client.cursors.move("log", "billing", to=Position(1, 99))
+        [cursor] = await client.cursors.list("log")
         assert cursor.begins_at == Position(1, behind + 1)
+
+
+async def test_commit_of_an_unwritten_position_skips_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client, client.write_log("log") as log:
+        await log.extend([b"0", b"1"])
+        async with client.cursor("log", "billing", follow=True) as cursor:
+            for _ in range(2):
+                await cursor.receive()
+            await cursor.commit()
+            assert cursor.begins_at == Position(1, 2)
+            with pytest.raises(PositionError):
+                await cursor.commit("1:2")
+            with pytest.raises(PositionError):
+                cursor.commit_nowait("1:2")
+        await log.append(b"2")
+        async with client.cursor("log", "billing", follow=True) as cursor:
+            assert (await cursor.receive()).data == b"2"
 
 
 # -- trims --------------------------------------------------------------------------------------------------------------
@@ -289,7 +306,7 @@ async def test_trim_waits_for_the_slowest_cursor_and_names_it(autojump_clock: tr
             await slow.commit("2:2")
             # It has all of segment 2, which is closed: what it needs begins with the next one.
             assert await client.trim_log("log", before="3:0") == Position(3, 0)
-        await client.delete_cursor("log", "slow")
+        await client.cursors.delete("log", "slow")
         assert await client.trim_log("log", before="4:0") == Position(4, 0)
         with pytest.raises(TrimBlockedError, match="'fast'"):
             await client.trim_log("log", before="6:0")
@@ -298,7 +315,7 @@ async def test_trim_waits_for_the_slowest_cursor_and_names_it(autojump_clock: tr
 
 
 @pytest.mark.parametrize("ignore_cursors", [False, True])
-async def test_cursor_at_the_end_of_what_was_trimmed_goes_on(
+async def test_cursor_continues_at_the_end_of_the_trimmed_part(
     ignore_cursors: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Its worker had committed all of the segment that was dropped, so nothing is lost; nor is a later trim blocked."""
@@ -314,7 +331,7 @@ async def test_cursor_at_the_end_of_what_was_trimmed_goes_on(
             # The one that has it goes on.
             assert (await cursor.receive()).data == b"2.0"
             await cursor.commit("2:2")
-            await client.move_cursor("log", "waits", to="3:0")
+            await client.cursors.move("log", "waits", to="3:0")
             await client.trim_log("log", before="3:0", ignore_cursors=ignore_cursors)
         for after in (None, Position(2, 2)):  # as a store of the worker's own has it
             async with client.cursor("log", "billing", after=after) as cursor:
@@ -383,12 +400,12 @@ async def test_cursor_before_the_first_available_says_where(autojump_clock: trio
                 pass
         assert trimmed.value.first_available == Position(3, 0)
         for verb in (
-            lambda: client.move_cursor("log", "billing", to="2:0"),
+            lambda: client.cursors.move("log", "billing", to="2:0"),
             lambda: client.cursor("log", "new", start="2:0").__aenter__(),
         ):
             with pytest.raises(TrimmedError):
                 await verb()
-        await client.move_cursor("log", "billing", to="3:0")
+        await client.cursors.move("log", "billing", to="3:0")
         async with client.cursor("log", "billing") as cursor:
             assert (await cursor.receive()).data == b"3.0"
 
@@ -431,7 +448,7 @@ async def test_moving_back_conflicts_with_a_trim(
         async def needed_then_moved(self: cursor_catalog.CursorCatalog, head: replog.LogMetadata) -> object:
             found = await needed(self, head)
             if not moved:
-                moved.append(await other.move_cursor("log", "billing", to="1:1"))
+                moved.append(await other.cursors.move("log", "billing", to="1:1"))
             return found
 
         monkeypatch.setattr(cursor_catalog.CursorCatalog, "needed", needed_then_moved)
@@ -441,7 +458,7 @@ async def test_moving_back_conflicts_with_a_trim(
             assert (await cursor.receive()).data == b"1.1"
 
 
-async def test_move_that_a_trim_overtakes_says_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_move_reports_an_overtaking_trim(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
         await fill(client)
         async with client.cursor("log", "billing") as cursor:
@@ -457,7 +474,7 @@ async def test_move_that_a_trim_overtakes_says_so(autojump_clock: trio.testing.M
         trimmed: list[Position] = []
         put, world.metastore.inner.put = world.metastore.inner.put, trim_then_put  # type: ignore[method-assign, assignment]
         with pytest.raises(TrimmedError):
-            await client.move_cursor("log", "billing", to="1:1")
+            await client.cursors.move("log", "billing", to="1:1")
         assert trimmed == [Position(3, 0)]
 
 
@@ -471,7 +488,7 @@ async def test_worker_of_a_deleted_cursor_has_lost_it(autojump_clock: trio.testi
         async with client.cursor("log", "billing") as cursor:
             await cursor.receive()
             await cursor.commit()
-            await client.delete_cursor("log", "billing")
+            await client.cursors.delete("log", "billing")
             async with client.cursor("log", "billing", wait=False) as again:
                 assert again.term == 1
                 await again.receive()
@@ -479,7 +496,7 @@ async def test_worker_of_a_deleted_cursor_has_lost_it(autojump_clock: trio.testi
                 await cursor.receive()
                 with pytest.raises(CursorLostError, match="deleted"):
                     await cursor.commit()
-        for verb in (client.delete_cursor, partial(client.move_cursor, to="1:0")):
+        for verb in (client.cursors.delete, partial(client.cursors.move, to="1:0")):
             with pytest.raises(CursorNotFoundError, match="the log has billing"):
                 await verb("log", "absent")
 
@@ -494,9 +511,9 @@ async def test_cursors_end_with_their_log(autojump_clock: trio.testing.MockClock
                 await cursor.commit()
         assert await world.metastore.children(CURSORS) == []
         with pytest.raises(LogNotFoundError):
-            await client.cursors("log")
+            await client.cursors.list("log")
         await fill(client)
-        assert await client.cursors("log") == []
+        assert await client.cursors.list("log") == []
 
 
 async def test_records_left_by_deletions_cut_short_are_swept(autojump_clock: trio.testing.MockClock) -> None:
@@ -508,8 +525,8 @@ async def test_records_left_by_deletions_cut_short_are_swept(autojump_clock: tri
             Fault.UNAVAILABLE if operation == "delete" and key.startswith(CURSORS) else None
         )
         with pytest.raises(MetastoreError):
-            await client.delete_cursor("log", "billing")
-        assert [each.name for each in await client.cursors("log")] == ["kept"]
+            await client.cursors.delete("log", "billing")
+        assert [each.name for each in await client.cursors.list("log")] == ["kept"]
         with pytest.raises(MetastoreError):
             await client.delete_log("log")
         world.metastore._choose = None
@@ -532,14 +549,14 @@ async def test_acquiring_races_with_deleting(
             found = await create(self, *args)  # type: ignore[arg-type]
             if not deleted:
                 deleted.append(True)
-                await other.delete_cursor("log", "billing")
+                await other.cursors.delete("log", "billing")
             return found
 
         monkeypatch.setattr(cursor_catalog.CursorCatalog, "create", create_then_delete)
         async with client.cursor("log", "billing") as cursor:
             await cursor.receive()
             await cursor.commit()
-        assert [each.begins_at for each in await client.cursors("log")] == [Position(1, 1)]
+        assert [each.begins_at for each in await client.cursors.list("log")] == [Position(1, 1)]
         assert len(await world.metastore.children(CURSORS)) == 1
 
 

@@ -10,7 +10,7 @@ import trio.testing
 
 import replog
 from replog.bookie.garbage import collect_garbage
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     FencedError,
     LedgerDeletedError,
@@ -27,7 +27,7 @@ from replog.records.paths import ledger_key_path, log_key_path
 from replog.testing import Fault
 from tests.kit import cluster, read_log, settle, until
 
-QUICK = ClientOptions(
+QUICK = ClientTuning(
     add_timeout_s=1.0,
     read_timeout_s=1.0,
     add_quorum_timeout_s=4.0,
@@ -133,7 +133,7 @@ async def test_a_follower_raises_when_its_log_is_created_again(
         assert found == [b"a", b"b", b"c"][: len(found)]
 
 
-async def test_a_follower_that_sees_the_deletion_raises(autojump_clock: trio.testing.MockClock) -> None:
+async def test_follower_raises_when_it_sees_the_deletion(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         await write(client, b"a")
         async with client.read_log("log", follow=True) as reader:
@@ -188,7 +188,7 @@ async def test_a_deletion_with_a_lost_answer_spares_the_next_log(
                 await write(client, b"a")
 
 
-async def test_a_log_whose_writer_cannot_be_fenced_stays(autojump_clock: trio.testing.MockClock) -> None:
+async def test_log_stays_when_its_writer_cannot_be_fenced(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         async with world.client(QUICK) as other, other.write_log("log") as log:
             await log.append(b"a")
@@ -207,10 +207,10 @@ async def test_a_log_whose_writer_cannot_be_fenced_stays(autojump_clock: trio.te
         await client.delete_log("log")
 
 
-async def test_a_deletion_that_was_cut_short_is_finished_by_the_next(autojump_clock: trio.testing.MockClock) -> None:
+async def test_interrupted_deletion_is_finished_by_the_next(autojump_clock: trio.testing.MockClock) -> None:
     """L7: what stands in pages is found again, and what stood in the record."""
     async with cluster() as world, world.client(QUICK) as client:
-        client._logs.page_segments = 2
+        client._opened.logs.page_segments = 2
         await write(client, *(b"%d" % number for number in range(9)))
         world.metastore._choose = lambda operation, key: (
             Fault.UNAVAILABLE if operation == "delete" and key.startswith("ledgers/") else None
@@ -226,7 +226,7 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_the_next(autojump_cl
         assert await client.ledgers() == []
 
 
-async def test_a_deletion_ends_whose_ledger_was_deleted_and_made_anew_by_a_late_request(
+async def test_deletion_ends_when_a_late_request_recreates_the_ledger(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its bookies were told that it is deleted, so it can't be recovered; its record goes all the same (M1, L7)."""

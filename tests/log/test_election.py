@@ -13,17 +13,17 @@ import trio.testing
 
 import replog
 from replog.abc import Metastore
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import FencedError, MetastoreError
 from replog.metastores.lmdb import LMDBMetastore, LMDBOptions
 from replog.metastores.memory import MemoryMetastore
 from replog.registry import Registry
 from replog.runtime.nursery import open_service_nursery
 from replog.testing import Fault, FaultyMetastore
-from tests.kit import Cluster, cluster, read_log
+from tests.kit import Cluster, DeafMetastore, cluster, read_log
 from tests.plain_metastore import FaultyPlainMetastore, PlainMap, PlainMetastore
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0)
 LEASE_S = 10.0  # nobody is taken for gone here but on the virtual clock
 TURN_S = 20.0  # on a busy machine; nobody's turn takes that long
 EVERYWHERE = ["memory", "lmdb", "plain", pytest.param("zookeeper", marks=pytest.mark.needs_zookeeper)]
@@ -37,9 +37,10 @@ class World:
     open_metastore: Callable[[], Metastore]
 
     @asynccontextmanager
-    async def client(self, options: ClientOptions = QUICK) -> AsyncIterator[replog.Client]:
+    async def client(self, options: ClientTuning = QUICK, *, is_deaf: bool = False) -> AsyncIterator[replog.Client]:
         """A client with a way to the metastore of its own, as if it were in another process."""
         metastore = self.open_metastore()
+        metastore = DeafMetastore(metastore) if is_deaf else metastore
         try:
             async with self.cluster.client(options, metastore=metastore) as client:
                 yield client
@@ -122,7 +123,7 @@ async def test_all_have_their_turn_one_after_the_other(world: World) -> None:
 
 
 @everywhere
-async def test_candidates_that_gave_up_hold_up_nobody(world: World) -> None:
+async def test_withdrawn_candidates_do_not_delay_others(world: World) -> None:
     turn = trio.Event()
 
     async def lead(client: replog.Client) -> None:
@@ -170,7 +171,7 @@ async def test_a_deposed_leader_campaigns_again(world: World) -> None:
     """M3, L5: the election is still theirs, the log is not; two who believe that they lead never mix."""
     # It publishes nothing (W5): else it may learn of its fence by that, and have nothing in doubt.
     quiet = attrs.evolve(QUICK, explicit_last_add_confirmed_after_s=600.0)
-    async with world.client(quiet) as client, world.client() as other:
+    async with world.client(quiet, is_deaf=True) as client, world.client() as other:
         with pytest.raises(FencedError):  # of leaving, too: what was not confirmed is nobody's success
             async with client.lead_log("log") as log:
                 await log.append(b"0")
@@ -199,6 +200,21 @@ async def test_a_deposed_leader_with_nothing_in_doubt_leaves_cleanly(world: Worl
             async with client.lead_log("log") as log:
                 await log.append(b"2")
         assert await read_log(other) == [b"0", b"1", b"2"]
+
+
+@everywhere
+async def test_idle_deposed_leader_hears_of_it(world: World) -> None:
+    quiet = attrs.evolve(QUICK, explicit_last_add_confirmed_after_s=600.0)  # no bookie tells it of its fence (W5)
+    async with world.client(quiet) as client, world.client(quiet) as other, client.write_log("log") as log:
+        await log.append(b"0")
+        async with other.write_log("log") as second:
+            with trio.fail_after(TURN_S), pytest.raises(FencedError, match="took over log 'log'") as caught:
+                await log.wait_ended()
+            assert list(caught.value.positions) == []
+            with pytest.raises(FencedError):
+                log.push_nowait(b"too late")
+            await second.append(b"1")
+        assert await read_log(other) == [b"0", b"1"]
 
 
 @everywhere
@@ -327,7 +343,7 @@ async def test_an_overtaken_candidate_queues_again(
         assert await read_log(other) == [b"overtook", b"its turn"]
 
 
-async def test_a_trim_amid_a_takeover_costs_a_candidate_no_turn(autojump_clock: trio.testing.MockClock) -> None:
+async def test_trim_during_a_takeover_costs_a_candidate_no_turn(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as other, trio.open_nursery() as nursery:
         async with other.write_log("log") as log:
             await log.roll()

@@ -10,6 +10,7 @@ import trio.testing
 
 import replog
 from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import EnvelopeError, PayloadTooLargeError
 from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.batch import ENTRY_BYTES_MAX, Batch
@@ -169,7 +170,7 @@ async def test_invalid_keys_write_nothing(autojump_clock: trio.testing.MockClock
 
 
 async def test_envelopes_count_for_the_byte_budget(autojump_clock: trio.testing.MockClock) -> None:
-    options = ClientOptions(in_flight_bytes_max=1000, batch_bytes_max=1000)
+    options = ClientTuning(in_flight_bytes_max=1000, batch_bytes_max=1000)
     async with cluster() as world, world.client(options) as client, client.write_log("log") as log:
         log.push_nowait(b"", key=bytes(900))
         with pytest.raises(trio.WouldBlock):
@@ -183,7 +184,7 @@ class _Text(bytes):
     pass
 
 
-async def test_subclasses_of_bytes_count_what_they_have(autojump_clock: trio.testing.MockClock) -> None:
+async def test_subclasses_of_bytes_count_their_own_length(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, client.write_log("log") as log:
         await log.extend([_Text(b"one"), _Text(b"two"), b"three"])
         assert log.unconfirmed_bytes == 0

@@ -1,4 +1,4 @@
-"""What a deposed leader is told of its unconfirmed entries when it had just rolled: those of both ledgers (L5, W4)."""
+"""A deposed leader that had just rolled learns of its unconfirmed entries in both ledgers (L5, W4)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import FencedError
 from replog.log.log_writer import LogWriter
 from replog.protocol.messages import AddRequest
 from replog.protocol.model import Position
 from tests.kit import Cluster, cluster, until
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0)
 UNCONFIRMED = [Position(1, 1), Position(1, 2), Position(2, 0), Position(2, 1)]
 
 
@@ -44,7 +44,7 @@ async def roll_and_lose(world: Cluster, log: LogWriter, other: replog.Client) ->
 async def test_positions_in_doubt_include_the_previous_segment(
     verb: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with cluster(6) as world, world.client(QUICK) as client, world.client(QUICK) as other:
+    async with cluster(6) as world, world.deaf_client(QUICK) as client, world.client(QUICK) as other:
         async with client.write_log("log") as log:
             await roll_and_lose(world, log, other)
             with pytest.raises(FencedError) as caught:

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 import replog
+from replog.config.client import ClientTuning
 from replog.protocol.messages import (
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -24,9 +25,9 @@ from tests.kit import Cluster, Wire, cluster, settle
 from tests.lanes.seeds import seeds
 
 
-async def test_news_that_this_client_knows_already_are_not_waited_for(tmp_path: Path) -> None:
+async def test_news_known_to_this_client_are_not_awaited(tmp_path: Path) -> None:
     # Nobody but this client's own writer knows of the second record: bookies would tell of it after 60 s.
-    options = replog.ClientOptions(follow_wait_s=60.0, explicit_last_add_confirmed_after_s=60.0)
+    options = ClientTuning(follow_wait_s=60.0, explicit_last_add_confirmed_after_s=60.0)
     with trio.fail_after(20):
         async with (
             replog.embed(tmp_path, options=options) as client,
@@ -53,7 +54,7 @@ async def followed_log(
         yield world, log, reader
 
 
-async def test_a_follower_asks_less_and_less_while_nothing_comes_and_hears_at_once_of_what_comes(
+async def test_follower_polls_rarely_in_silence_and_hears_news_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A thousand followers of quiet logs took a whole processor (D1)."""
@@ -194,7 +195,7 @@ async def test_follower_is_never_late_when_bookies_fall_silent(
 ) -> None:
     """Two of five bookies are deaf, mute or slow at a time. No deadline of a read passes before another bookie is asked."""
     chance = Random(seed)
-    options = replog.ClientOptions(
+    options = ClientTuning(
         add_timeout_s=1.0, read_timeout_s=1.0, speculative_read_after_s=0.2, follow_wait_s=0.5, bookie_retry_after_s=1.0
     )
     confirmed_s: list[float] = []
@@ -231,7 +232,7 @@ async def test_a_follower_sees_each_entry_once_under_faults(autojump_clock: trio
     """Bookies that lag, are silent, come back and are replaced; the reader is cancelled now and then."""
     chance = Random(seed)
     quorum = chance.choice((Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)))
-    options = replog.ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, speculative_read_after_s=0.1, roll_entries=60)
+    options = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, speculative_read_after_s=0.1, roll_entries=60)
     async with followed_log(6, options, quorum=quorum) as (world, log, reader), trio.open_nursery() as nursery:
 
         async def append() -> None:

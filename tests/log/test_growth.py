@@ -1,4 +1,4 @@
-"""What a log costs its metastore, counted: the same for a thousand ledgers as for ten thousand. No clock is asked.
+"""The cost of a log for its metastore, counted: the same for a thousand ledgers as for ten thousand. No clock is asked.
 
 The table is in docs/reference/formats.md; the last test compares. All lengths in the long lane, else two."""
 
@@ -131,14 +131,14 @@ async def costs_of(length: int, directory: Path) -> list[Cost]:
 
 
 async def takeover_costs(length: int, kind: str, directory: Path, takeovers: int = 3) -> Cost:
-    """What a takeover costs on average. Each leader appends an entry, and the next one finds it alive."""
+    """The average cost of a takeover. Each leader appends an entry, and the next one finds it alive."""
     metastore = CountingMetastore(prefix="")
     async with replog.embed(directory, storage="memory", metastore=metastore) as client:
         await make_log(client, metastore, length)
 
         async def take_over(earlier: AsyncExitStack) -> AsyncExitStack:
             stack = AsyncExitStack()
-            leader = await stack.enter_async_context(client.write_log("log", ledgers=kind))
+            leader = await stack.enter_async_context(client.write_log("log", options=replog.LogOptions(ledgers=kind)))
             await leader.append(b"entry")
             await leader._finished.wait()
             with suppress(FencedError):
@@ -186,7 +186,7 @@ def lines(table: dict[int, list[Cost]]) -> Sequence[str]:
 
 @pytest.mark.sized
 @pytest.mark.slow
-def test_the_table_in_the_docs_is_what_is_counted(table: dict[int, list[Cost]]) -> None:
+def test_table_in_the_docs_matches_the_counts(table: dict[int, list[Cost]]) -> None:
     written = DOCUMENT.read_text(encoding="utf-8").splitlines()
     expected = lines(table)
     start = written.index(HEADER) if HEADER in written else 0

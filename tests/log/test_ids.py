@@ -48,7 +48,7 @@ async def ids(client: replog.Client) -> list[Any]:
 
 
 async def known(world: Cluster) -> dict[str, list[tuple[int, int, int]]]:
-    """What the record in the metastore has of each producer."""
+    """The positions of each producer in the metastore's record."""
     record = decode_producers(KEY, (await world.metastore.get(KEY)).value, "log")
     return {each.name: list(each.ids) for each in record.producers}
 
@@ -132,7 +132,7 @@ async def test_sequences_may_come_late_but_not_twice(autojump_clock: trio.testin
 async def test_repeat_after_a_takeover_is_found(kind: str, ending: str, autojump_clock: trio.testing.MockClock) -> None:
     """Also in the ledger that the next leader goes on with (L9), and after more than one takeover."""
     async with cluster(3) as world, trio.open_nursery() as nursery:
-        first = await leading(world, nursery, quorum=THREE, ledgers=kind)
+        first = await leading(world, nursery, quorum=THREE, options=replog.LogOptions(ledgers=kind))
         places = {each: await first.log.append(b"x", id=("me", each)) for each in range(3)}
         await first.log.roll()
         places |= {each: await first.log.append(b"x", id=("me", each)) for each in range(3, 6)}
@@ -142,7 +142,10 @@ async def test_repeat_after_a_takeover_is_found(kind: str, ending: str, autojump
             first.scope.cancel()
             await first.ended.wait()
         for turn in range(2):
-            async with world.client() as client, client.write_log("log", quorum=THREE, ledgers=kind) as log:
+            async with (
+                world.client() as client,
+                client.write_log("log", quorum=THREE, options=replog.LogOptions(ledgers=kind)) as log,
+            ):
                 for each, place in places.items():
                     assert await log.append(b"x", id=("me", each)) == place
                 places[10 + turn] = await log.append(b"x", id=("me", 10 + turn))
@@ -176,7 +179,7 @@ async def test_repeat_in_flight_waits_for_the_first(autojump_clock: trio.testing
         assert returned == [Position(1, 1)] * 3
 
 
-async def test_repeat_of_a_cancelled_append_is_no_second_entry(autojump_clock: trio.testing.MockClock) -> None:
+async def test_repeat_of_a_cancelled_append_is_not_a_second_entry(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         async with client.write_log("log") as log:
             await log.append(b"0", id=("me", 0))
@@ -192,7 +195,7 @@ async def test_repeat_of_a_cancelled_append_is_no_second_entry(autojump_clock: t
         assert await ids(client) == [("me", 0), ("me", 1)]
 
 
-async def test_repeat_of_one_that_waits_for_room_is_no_second(autojump_clock: trio.testing.MockClock) -> None:
+async def test_repeat_of_a_waiting_append_is_not_a_second_one(autojump_clock: trio.testing.MockClock) -> None:
     """Two tasks with one id wait for the byte budget: whoever goes on first appends it."""
     options = ClientOptions(in_flight_bytes_max=1 << 20)
     async with cluster() as world, world.client(options) as client:
@@ -243,7 +246,7 @@ async def test_unknown_entry_of_a_deposed_leader_is_settled(
             assert await ids(client) == [("me", 0), ("me", 1)]
 
 
-async def test_acknowledged_entry_that_was_trimmed_is_known(autojump_clock: trio.testing.MockClock) -> None:
+async def test_acknowledged_trimmed_entry_is_known(autojump_clock: trio.testing.MockClock) -> None:
     """Acknowledged, the answer lost, trimmed, repeated: by the same leader, and by the next one."""
     async with cluster() as world, world.client() as client:
         async with client.write_log("log") as log:
@@ -256,7 +259,7 @@ async def test_acknowledged_entry_that_was_trimmed_is_known(autojump_clock: trio
         assert await ids(client) == []
 
 
-async def test_trim_leaves_what_no_record_has(autojump_clock: trio.testing.MockClock) -> None:
+async def test_trim_leaves_entries_without_a_record(autojump_clock: trio.testing.MockClock) -> None:
     """A leader dies before it has summarised its ledger: until the next one has read that, no trim drops it."""
     async with cluster() as world, world.client(QUICK) as client, trio.open_nursery() as nursery:
         first = await leading(world, nursery)
@@ -273,12 +276,12 @@ async def test_trim_leaves_what_no_record_has(autojump_clock: trio.testing.MockC
             assert await log.append(b"0", id=("me", 0)) == place
 
 
-async def test_trim_that_found_no_record_loses_to_the_first_id(
+async def test_trim_without_a_record_loses_to_the_first_id(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A roll has failed, so that the log's record names a segment behind the leader's. A trim up to there looks for producers,
     and only then the first id is appended: the trim must not drop it."""
-    monkeypatch.setattr("replog.log.catalog._CLOSING_S", 0.0)  # or the leader would have rolled by then
+    monkeypatch.setattr("replog.log.trimming._CLOSING_S", 0.0)  # or the leader would have rolled by then
     async with cluster() as world, world.client(QUICK) as client, client.write_log("log") as log:
         await log.append(b"plain")
         head, puts = log_key_path("log"), list[str]()
@@ -309,7 +312,7 @@ async def test_trim_that_found_no_record_loses_to_the_first_id(
         assert places == [Position(1, 1)]
 
 
-async def test_trim_that_cannot_read_the_record_drops_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_trim_drops_nothing_when_the_record_is_unreadable(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client, client.write_log("log") as log:
         await log.append(b"0", id=("me", 0))
         end = await log.roll()
@@ -320,7 +323,7 @@ async def test_trim_that_cannot_read_the_record_drops_nothing(autojump_clock: tr
         assert (await client.log_metadata("log")).first_segment_number == 1
 
 
-async def test_leaders_that_use_no_ids_let_trims_go_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_leaders_without_ids_let_trims_continue(autojump_clock: trio.testing.MockClock) -> None:
     """A log had ids once; whoever writes it since has none, and reads them all the same."""
     async with cluster() as world, world.client() as client:
         async with client.write_log("log") as log:
@@ -333,7 +336,7 @@ async def test_leaders_that_use_no_ids_let_trims_go_on(autojump_clock: trio.test
 
 
 async def test_id_below_the_window_is_refused(small: None, autojump_clock: trio.testing.MockClock) -> None:
-    """What was forgotten may have been written: it is never appended again. Each producer's last one is never forgotten."""
+    """A forgotten id may have been written: it is never appended again. Each producer's last one is never forgotten."""
     async with cluster() as world, world.client() as client:
         async with client.write_log("log") as log:
             you = await log.append(b"0", id=("you", 0))
@@ -377,11 +380,11 @@ async def test_retired_producers_make_room_and_are_new_again(
             with pytest.raises(ProducersFullError, match="log producers log --retire"):
                 await log.append(b"x", id=("c", 0))
             # Nobody could retire them before: the record knew none. So the writer has rolled.
-            while len(await operator.log_producers("log")) < 2:  # noqa: ASYNC110 - only the record says so
+            while len(await operator.jobs.producers("log")) < 2:  # noqa: ASYNC110 - only the record says so
                 await trio.sleep(0.1)
             assert log.segment == 2
-            assert await operator.retire_producers("log", ["a", "nobody"]) == ["a"]
-            assert await operator.retire_producers("log", ["a"]) == []
+            assert await operator.jobs.retire_producers("log", ["a", "nobody"]) == ["a"]
+            assert await operator.jobs.retire_producers("log", ["a"]) == []
             await log.append(b"x", id=("c", 0))
             assert await log.append(b"x", id=("b", 0)) == first
             with pytest.raises(ProducersFullError):
@@ -394,33 +397,31 @@ async def test_retired_producers_make_room_and_are_new_again(
                 await log.append(b"x", id=("a", 0))
             await trio.sleep(10)
             assert log.segment == segment, "all of them are in the record: another roll is of no use"
-        assert await operator.retire_producers("log", ["b", "c"], older_than_s=3600) == ["b", "c"]
+        assert await operator.jobs.retire_producers("log", ["b", "c"], older_than_s=3600) == ["b", "c"]
         async with client.write_log("log") as log:
             assert await log.append(b"x", id=("b", 0)) > first
         assert await ids(client) == [("a", 0), ("b", 0), ("c", 0), ("b", 0)]
 
 
-async def test_producer_that_has_written_since_is_not_forgotten(
-    small: None, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_recently_writing_producer_is_not_forgotten(small: None, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, client.write_log("log") as log:
         await log.append(b"x", id=("a", 0))
         await log.roll()
         again = await log.append(b"x", id=("a", 1))
-        assert await client.retire_producers("log", ["a"]) == ["a"]
+        assert await client.jobs.retire_producers("log", ["a"]) == ["a"]
         await log.roll()
         assert await log.append(b"x", id=("a", 1)) == again
         assert sorted(await known(world)) == ["a"]
 
 
-async def test_next_writer_forgets_who_was_retired(small: None, autojump_clock: trio.testing.MockClock) -> None:
+async def test_next_writer_forgets_retired_producers(small: None, autojump_clock: trio.testing.MockClock) -> None:
     """One that has read the record before, too: it looks again before it writes its own."""
     async with cluster() as world, world.client() as client, world.client() as operator:
         async with client.write_log("log") as log:
             await log.append(b"x", id=("a", 0))
         async with client.write_log("log") as log:
             first = await log.append(b"x", id=("b", 0))
-            await operator.retire_producers("log", ["a"])
+            await operator.jobs.retire_producers("log", ["a"])
             await log.roll()
             assert sorted(await known(world)) == ["b"]
         async with operator.write_log("log") as log:
@@ -437,15 +438,15 @@ async def test_retirement_survives_a_lost_answer(small: None, autojump_clock: tr
         world.metastore._choose = lambda operation, key: (
             next(faults, None) if (operation, key) == ("put", KEY) else None
         )
-        assert await client.retire_producers("log", ["a"]) == ["a"]
-        assert await client.log_producers("log") == []
+        assert await client.jobs.retire_producers("log", ["a"]) == ["a"]
+        assert await client.jobs.producers("log") == []
         with pytest.raises(LogNotFoundError):
-            await client.retire_producers("absent", ["a"])
+            await client.jobs.retire_producers("absent", ["a"])
         for wrong in ("a", 5):
             with pytest.raises(ConfigError, match="a list of texts"):
-                await client.retire_producers("log", wrong)  # type: ignore[arg-type]
+                await client.jobs.retire_producers("log", wrong)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="older_than_s"):
-            await client.retire_producers("log", older_than_s=-1)
+            await client.jobs.retire_producers("log", older_than_s=-1)
 
 
 async def test_many_ids_make_the_log_roll(
@@ -474,14 +475,14 @@ async def test_many_ids_make_the_log_roll(
         assert await ids(client) == [("me", each) for each in range(30)]
 
 
-async def test_repeat_finds_what_was_before_a_splice(autojump_clock: trio.testing.MockClock) -> None:
+async def test_repeat_finds_entries_before_a_splice(autojump_clock: trio.testing.MockClock) -> None:
     """A committer's ledgers come between two of the leader's (L10): the window goes on over them."""
     async with cluster() as world, world.client() as client:
         async with client.create_ledger(quorum=ONE, custom={"log": "log", "job": "job"}) as writer:
             await writer.extend([b"a", b"b"])
         async with client.write_log("log") as log:
             first = await log.append(b"0", id=("me", 0))
-            await client.append_ledgers("log", [writer.ledger_id])
+            await client.jobs.append_ledgers("log", [writer.ledger_id])
             assert log.segment == 3
             second = await log.append(b"1", id=("me", 1))
             assert second.segment == 3
@@ -502,7 +503,7 @@ async def test_deposing_committer_loses_no_id(autojump_clock: trio.testing.MockC
             await writer.extend([b"a", b"b"])
         first = await leading(world, nursery)
         place = await first.log.append(b"0", id=("me", 0))
-        await client.append_ledgers("log", [writer.ledger_id], patience_s=0)
+        await client.jobs.append_ledgers("log", [writer.ledger_id], patience_s=0)
         async with client.write_log("log") as log:
             assert await log.append(b"0", id=("me", 0)) == place
         first.scope.cancel()
@@ -520,7 +521,7 @@ async def test_log_of_the_same_name_knows_no_ids_of_a_deleted_one(autojump_clock
 
 
 @pytest.mark.parametrize("operation", ["delete", "get"])
-async def test_record_that_a_deletion_left_is_not_used(operation: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_record_left_by_a_deletion_is_not_used(operation: str, autojump_clock: trio.testing.MockClock) -> None:
     """The new log's trims don't heed it, its writer writes over it, and sweeping up behind the deletion leaves the new one."""
     async with cluster() as world, world.client(QUICK) as client:
         async with client.write_log("log") as log:
@@ -545,9 +546,7 @@ async def test_record_that_a_deletion_left_is_not_used(operation: str, autojump_
 
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.ANSWER_LOST])
-async def test_first_id_that_meets_a_faulty_metastore_is_not_lost(
-    fault: Fault, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_first_id_survives_a_faulty_metastore(fault: Fault, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         async with client.write_log("log") as log:
             await trio.sleep(1)
@@ -583,7 +582,7 @@ async def test_deposed_leader_writes_no_record_over_its_successors(autojump_cloc
         first.scope.cancel()
 
 
-async def test_deposed_leader_that_looks_late_appends_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_deposed_leader_appends_nothing_when_it_looks_late(autojump_clock: trio.testing.MockClock) -> None:
     """Its first id comes after its successor has read the log, and has summarised it: with that, it knows what is in it."""
     async with cluster() as world, trio.open_nursery() as nursery:
         first = await leading(world, nursery)

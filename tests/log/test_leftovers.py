@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import LogNotFoundError, ReplogError
 from replog.log import log_driver
 from replog.metastores.memory import MemoryMetastore
@@ -24,7 +24,7 @@ from replog.testing import FaultyMetastore
 from tests.kit import Cluster, cluster, read_log
 from tests.lanes.seeds import some
 
-QUICK = ClientOptions(
+QUICK = ClientTuning(
     add_timeout_s=1.0,
     read_timeout_s=1.0,
     add_quorum_timeout_s=4.0,
@@ -88,11 +88,11 @@ async def add(client: replog.Client) -> None:
         async with client.create_ledger(custom={"log": "log", "job": "j"}) as writer:
             await writer.append(b"a row")
         ledger_ids.append(writer.ledger_id)
-    await client.append_ledgers("log", ledger_ids, transaction=("t", 1), job="j")
+    await client.jobs.append_ledgers("log", ledger_ids, transaction=("t", 1), job="j")
 
 
 async def sweep(client: replog.Client) -> None:
-    await client.sweep_log("log")
+    await client.jobs.sweep("log")
 
 
 async def unnamed(client: replog.Client) -> set[int]:
@@ -160,7 +160,7 @@ async def test_no_ledger_is_left_when_a_verb_is_cut_short(
     for changes in range(LAST) if is_long else range(int(is_cancelled), LAST, 2):
         async with cluster() as world:
             async with world.client(QUICK) as client:
-                client._logs.page_segments = 2
+                client._opened.logs.page_segments = 2
                 await write(client, 7)
             was_cut = await run_until_cut(world, verb, changes, is_cancelled=is_cancelled)
             async with world.client(QUICK) as client:
@@ -196,14 +196,15 @@ async def test_no_ledger_is_left_when_the_first_takeover_is_cut_short(
 
 
 async def test_no_ledger_is_left_when_a_job_is_cut_short(autojump_clock: trio.testing.MockClock) -> None:
-    """What a job wrote and did not hand in is swept; what it deposed was somebody else's, and is in the log."""
+    """Ledgers that a job wrote and did not commit are swept; the ledger that it deposed belongs to another writer, and
+    is in the log."""
     for changes in range(LAST):
         async with cluster() as world:
             async with world.client(QUICK) as client:
                 await write(client, 2)
             was_cut = await run_until_cut(world, add, changes, is_cancelled=True)
             async with world.client(QUICK) as client:
-                await client.sweep_log("log", job="j")
+                await client.jobs.sweep("log", job="j")
                 assert await unnamed(client) == set(), f"after {changes} changes"
                 assert len(await read_log(client)) in (2, 4)
         if not was_cut:
@@ -212,7 +213,7 @@ async def test_no_ledger_is_left_when_a_job_is_cut_short(autojump_clock: trio.te
 
 
 @pytest.mark.slow
-async def test_trimming_amid_a_roll_deletes_nothing_that_the_log_names(
+async def test_trim_during_a_roll_deletes_no_named_ledger(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The trim deletes what is pending for the roll: the roll goes on with another ledger."""
@@ -240,18 +241,18 @@ async def test_pending_ledgers_are_forgotten_after_a_while(
             assert await run_until_cut(world, lead, changes, is_cancelled=True)
         key = f"{log_key_path('log')}/pending"
         async with world.client(QUICK) as client:
-            await client.sweep_log("log")
+            await client.jobs.sweep("log")
             assert await client.ledgers() == []
             assert len(await world.metastore.children(key)) == 2
             monkeypatch.setattr(log_driver, "PENDING_KEPT_S", 0.0)
-            await client.sweep_log("log")
+            await client.jobs.sweep("log")
             assert await world.metastore.children(key) == []
 
 
 async def test_a_hanging_metastore_after_a_takeover_delays_no_append(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """What others left is finished beside the appends; leaving waits for it, but not long."""
+    """Leftovers of other clients are finished beside the appends; leaving waits for that, but not long."""
     async with cluster() as world:
         async with world.client(QUICK) as client:
             await write(client, 3)

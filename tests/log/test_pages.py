@@ -13,7 +13,7 @@ import trio.testing
 
 import replog
 from replog.abc import Versioned
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     LogNotFoundError,
     MetastoreCorruptError,
@@ -29,7 +29,7 @@ from replog.records.paths import log_key_path, log_page_key_path
 from replog.testing import Fault, FaultyMetastore
 from tests.kit import Cluster, cluster, read_log
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
 FAULTS = [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.UNAVAILABLE]
 PAGES = "logs/log/pages"
 
@@ -38,7 +38,7 @@ PAGES = "logs/log/pages"
 async def paged(segments: int, page_segments: int = 2) -> AsyncIterator[tuple[Cluster, replog.Client]]:
     """A cluster with a log of so many segments, with one record each: its segment's number."""
     async with cluster() as world, world.client(QUICK) as client:
-        client._logs.page_segments = page_segments
+        client._opened.logs.page_segments = page_segments
         async with client.write_log("log") as log:
             for number in range(1, segments + 1):
                 await log.append(b"%d" % number)
@@ -66,7 +66,7 @@ async def test_the_answers_about_pages_may_be_lost(fault: Fault, autojump_clock:
         assert len(await client.ledgers()) == 11
 
 
-async def test_a_metastore_that_takes_no_pages_keeps_the_log_as_it_was(autojump_clock: trio.testing.MockClock) -> None:
+async def test_log_stays_unchanged_when_the_metastore_takes_no_pages(autojump_clock: trio.testing.MockClock) -> None:
     """L3: the record may not leave out what stands in no page. The current ledger goes on."""
     async with paged(4) as (world, client):
         async with client.write_log("log") as log:
@@ -84,7 +84,7 @@ async def test_a_metastore_that_takes_no_pages_keeps_the_log_as_it_was(autojump_
         assert [segment.number for segment in await client.log_segments("log")] == list(range(1, 7))
 
 
-async def test_two_that_take_over_at_once_write_one_page(autojump_clock: trio.testing.MockClock) -> None:
+async def test_two_simultaneous_takeovers_write_one_page(autojump_clock: trio.testing.MockClock) -> None:
     async with paged(5) as (world, client), world.client(QUICK) as other:
         world.metastore.delay_s = 0.01
 
@@ -101,7 +101,7 @@ async def test_two_that_take_over_at_once_write_one_page(autojump_clock: trio.te
         assert sorted(segment.ledger_id for segment in segments) == await client.ledgers()
 
 
-async def test_a_page_that_contradicts_the_record_raises(
+async def test_page_contradicting_the_record_raises(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """It came out of an old backup, or by hand: to go on would lose what the record names."""
@@ -171,7 +171,7 @@ async def test_a_reader_raises_when_its_next_page_was_trimmed(autojump_clock: tr
             assert [record.data async for record in other] == numbers(8, 13)
 
 
-async def test_a_page_that_is_lost_is_named(autojump_clock: trio.testing.MockClock) -> None:
+async def test_lost_page_is_named(autojump_clock: trio.testing.MockClock) -> None:
     async with paged(8) as (world, client):
         await world.metastore.delete(log_page_key_path("log", 1))
         for look in (lambda: read_log(client), lambda: client.log_segments("log")):
@@ -220,7 +220,7 @@ async def test_the_answers_of_a_trim_of_pages_may_be_lost(
         assert await world.metastore.children(PAGES) == []
 
 
-async def test_the_next_trim_deletes_what_an_earlier_one_left_in_pages(
+async def test_next_trim_deletes_leftovers_in_pages(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with paged(9) as (world, client):
@@ -236,7 +236,7 @@ async def test_the_next_trim_deletes_what_an_earlier_one_left_in_pages(
         assert len(await client.ledgers()) == 4
 
 
-async def test_a_page_that_somebody_left_behind_is_removed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_orphaned_page_is_removed(autojump_clock: trio.testing.MockClock) -> None:
     async with paged(9) as (world, client):
         key = log_page_key_path("log", 0)
         late = (await world.metastore.get(key)).value
@@ -317,7 +317,7 @@ class Interrupted(FaultyMetastore):
         return version
 
 
-async def test_a_ledger_that_the_log_names_in_a_page_is_not_deleted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_ledger_named_in_a_page_is_not_deleted(autojump_clock: trio.testing.MockClock) -> None:
     """L1: whoever took over lost its answer, and slept while others took over: is its ledger the log's?"""
     async with paged(3) as (world, client):
         metastore = Interrupted(world.metastore)
@@ -338,7 +338,7 @@ async def test_a_ledger_that_the_log_names_in_a_page_is_not_deleted(autojump_clo
         assert await read_log(client) == numbers(1, 4)
 
 
-async def test_a_list_that_is_trimmed_while_it_is_read_has_no_gap(autojump_clock: trio.testing.MockClock) -> None:
+async def test_list_trimmed_while_it_is_read_has_no_gap(autojump_clock: trio.testing.MockClock) -> None:
     async with paged(13, page_segments=3) as (world, client):
         metastore = Interrupted(world.metastore)
         async with world.client(QUICK, metastore=metastore) as other:
@@ -348,7 +348,7 @@ async def test_a_list_that_is_trimmed_while_it_is_read_has_no_gap(autojump_clock
             assert [segment.number for segment in await other.log_segments("log")] == [12, 13]
 
 
-async def test_listing_a_log_that_is_deleted_and_created_again(
+async def test_listing_survives_deletion_and_recreation_of_the_log(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with paged(13, page_segments=3) as (world, client):

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     EntryUnreadableError,
     FencedError,
@@ -26,7 +26,7 @@ from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_log, until
 from tests.lanes.seeds import some
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, bookie_retry_after_s=1.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, bookie_retry_after_s=1.0)
 
 
 def numbers(last: int, first: int = 0) -> list[bytes]:
@@ -113,7 +113,7 @@ async def test_a_reader_ends_at_an_open_or_abandoned_ledger(
                 await until(lambda: log.segment == 2)
                 log._background.cancel()  # it dies before it closes the first ledger
                 nursery.cancel_scope.cancel()
-            for writer in list(dying._ledgers._writers.values()):
+            for writer in list(dying._opened.ledgers._writers.values()):
                 writer.leave()
             with suppress(trio.ClosedResourceError, FencedError):
                 await log_context.__aexit__(None, None, None)
@@ -126,7 +126,7 @@ async def test_a_reader_ends_at_an_open_or_abandoned_ledger(
         assert (await read_log(client))[-1] == b"2"
 
 
-async def test_a_log_that_does_not_exist(autojump_clock: trio.testing.MockClock) -> None:
+async def test_missing_log_raises(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         with pytest.raises(LogNotFoundError, match="log"):
             await read_log(client)
@@ -167,7 +167,7 @@ async def test_the_same_reader_can_retry_after_a_transient_error(
 
 
 @pytest.mark.parametrize("after", ["", "1", "1:", "a:b", "1:2:3", "-1:0", "1:-1", "¹:0", "9" * 30 + ":0"])
-async def test_a_position_that_does_not_parse(after: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_unparsable_position_raises(after: str, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(quorum=replog.Quorum(1, 1, 1)) as client:
         await written(client, 1)
         for verb in (
@@ -241,7 +241,7 @@ async def test_a_follower_raises_when_the_metastore_fails_and_goes_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """And the error is in no group."""
-    options = ClientOptions(metastore_timeout_s=2.0, follow_wait_s=0.5)
+    options = ClientTuning(metastore_timeout_s=2.0, follow_wait_s=0.5)
     async with cluster() as world, world.client(options) as client, world.client(options) as other:
         async with client.write_log("log") as log, other.read_log("log", follow=True) as reader:
             await log.append(b"0")
@@ -300,7 +300,7 @@ async def test_a_follower_raises_when_its_log_is_deleted(autojump_clock: trio.te
 async def test_a_follower_sees_entries_soon_across_rolls_and_takeovers(
     beside: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    options = ClientOptions(roll_entries=20)
+    options = ClientTuning(roll_entries=20)
     async with cluster() as world, world.client(options) as client, world.client(options) as other:
         found: list[bytes] = []
         lags: list[float] = []
@@ -329,9 +329,7 @@ async def test_a_follower_sees_entries_soon_across_rolls_and_takeovers(
 
 
 @pytest.mark.parametrize("step_s", some([0.011, 0.3, 0.003, 0.05, 1.1], fast=2))
-async def test_waits_that_are_cancelled_again_and_again_lose_nothing(
-    step_s: float, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_repeatedly_cancelled_waits_lose_nothing(step_s: float, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         for bookie in world.bookies:
             bookie.wire.delay_s = 0.01
@@ -359,7 +357,7 @@ async def test_waits_that_are_cancelled_again_and_again_lose_nothing(
 
 @pytest.mark.slow
 async def test_many_followers_and_readers_see_the_same(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(5) as world, world.client(ClientOptions(roll_entries=30), replog.Quorum(5, 3, 2)) as client:
+    async with cluster(5) as world, world.client(ClientTuning(roll_entries=30), replog.Quorum(5, 3, 2)) as client:
         followed: list[list[bytes]] = [[] for _ in range(5)]
         async with trio.open_nursery() as nursery:
 

@@ -40,7 +40,7 @@ async def die_amid_roll(world: Cluster, *data: bytes) -> None:
         nursery.start_soon(live)
 
 
-async def test_a_reader_ends_at_once_when_the_writer_died_amid_a_roll(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reader_ends_at_once_when_the_writer_died_during_a_roll(autojump_clock: trio.testing.MockClock) -> None:
     """Nothing behind the ledger that is still open is known to be confirmed: there is nothing to wait for."""
     async with cluster() as world:
         await die_amid_roll(world)
@@ -51,7 +51,7 @@ async def test_a_reader_ends_at_once_when_the_writer_died_amid_a_roll(autojump_c
             assert len(await client.log_segments("log")) == 2
 
 
-async def test_a_reader_ends_in_the_open_ledger_when_nobody_closes_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reader_ends_in_the_open_ledger_when_it_stays_open(autojump_clock: trio.testing.MockClock) -> None:
     """L6: an entry behind it is confirmed, but its writer is dead. It ends soon, skips nothing, and can go on where it ended."""
     async with cluster() as world:
         await die_amid_roll(world, b"1")
@@ -75,7 +75,7 @@ class _SlowClosing(FaultyMetastore):
         return await super().put(key, value, expected)
 
 
-async def test_a_reader_waits_for_a_writer_that_is_slow_to_close(
+async def test_reader_waits_for_a_slowly_closing_writer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """L2, L6: the ledger before the last is open for two seconds, while entries behind it are confirmed."""

@@ -58,7 +58,7 @@ async def test_cancelling_while_the_reader_connects_only_delays_it(tmp_path: Pat
                 assert found == [b"kept"]
 
 
-async def test_the_position_is_that_of_the_last_record_given_out(tmp_path: Path) -> None:
+async def test_position_follows_the_last_returned_record(tmp_path: Path) -> None:
     with trio.fail_after(20):
         async with replog.embed(tmp_path) as client, client.write_log("log") as log:
             positions = await log.extend([b"0", b"1", b"2"])

@@ -7,12 +7,12 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import TrimmedError
 from replog.protocol.model import Position
 from tests.kit import cluster
 
-QUICK = ClientOptions(read_timeout_s=1.0, follow_wait_s=1.0)
+QUICK = ClientTuning(read_timeout_s=1.0, follow_wait_s=1.0)
 
 
 async def written(client: replog.Client, *lengths: int) -> None:
@@ -55,7 +55,7 @@ async def test_reader_goes_on_when_only_empty_segments_were_trimmed(autojump_clo
 
 
 @pytest.mark.parametrize("follow", [False, True])
-async def test_reader_goes_on_when_what_it_has_read_is_trimmed(
+async def test_reader_continues_when_its_read_entries_are_trimmed(
     follow: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
@@ -109,15 +109,15 @@ async def test_position_of_a_deleted_log_is_trimmed_in_the_next_one(autojump_clo
                     pass
 
 
-async def test_cursor_moves_to_the_end_of_what_was_trimmed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cursor_moves_to_the_end_of_the_trimmed_part(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         await written(client, 2, 1)
         await client.trim_log("log", before="2:0")
         async with client.cursor("log", "billing", start="1:2") as cursor:
             assert (await cursor.receive()).data == b"2:0"
         with pytest.raises(TrimmedError):
-            await client.move_cursor("log", "billing", to="1:1")
-        await client.move_cursor("log", "billing", to="1:2")
+            await client.cursors.move("log", "billing", to="1:1")
+        await client.cursors.move("log", "billing", to="1:2")
         async with client.cursor("log", "billing") as cursor:
             assert (await cursor.receive()).data == b"2:0"
 

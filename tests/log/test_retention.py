@@ -1,4 +1,4 @@
-"""What a log keeps: by age, by bytes and by cursors; in doubt a segment stays, and all that follow it."""
+"""Retention of a log by age, by bytes and by cursors; in doubt a segment stays, and all that follow it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
-from replog.log.retention import Retention, first_kept
+from replog.config.client import ClientTuning
+from replog.log.log_options import Retention
+from replog.log.retention import first_kept
 from replog.protocol.contents import Contents
 from replog.protocol.model import Position, Segment
 from replog.records.paths import log_key_path
-from replog.runtime.chance import Chance, use_chance
+from replog.runtime.entropy import Entropy, use_entropy
 from replog.testing import Fault
 from tests.kit import cluster
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
 AGED = Retention(age=timedelta(milliseconds=100))
 KNOWN = [Contents(2, 10, 100, 200), Contents(1, 20, 300, 300), Contents(1, 30, 400, 400), None]
 
@@ -47,7 +48,7 @@ KNOWN = [Contents(2, 10, 100, 200), Contents(1, 20, 300, 300), Contents(1, 30, 4
         ([None], Retention(size_bytes=0), 0, None, 1),
     ],
 )
-def test_what_is_kept_is_what_no_limit_lets_go(
+def test_retention_keeps_entries_within_all_limits(
     contents: list[Contents | None], kept: Retention, now_ms: int, committed_before: int | None, first: int
 ) -> None:
     segments = [Segment(number, 100 + number, 0, each) for number, each in enumerate(contents, 1)]
@@ -56,7 +57,7 @@ def test_what_is_kept_is_what_no_limit_lets_go(
 
 async def test_old_segments_go_and_a_cursor_is_named(autojump_clock: trio.testing.MockClock) -> None:
     now_ns = [10**18]
-    use_chance(Chance(time_ns=lambda: now_ns[0]))
+    use_entropy(Entropy(time_ns=lambda: now_ns[0]))
     async with cluster() as world, world.client(QUICK) as client, client.write_log("log") as log:
         for _ in range(6):
             await log.append(b"0123456789")
@@ -70,13 +71,13 @@ async def test_old_segments_go_and_a_cursor_is_named(autojump_clock: trio.testin
             for _ in range(2):
                 await cursor.receive()
             await cursor.commit()
-            with pytest.raises(replog.TrimBlockedError, match="billing"):
+            with pytest.raises(replog.errors.TrimBlockedError, match="billing"):
                 await client.retain_log("log", age=timedelta(0))
             assert (await client.log_metadata("log")).first_segment_number == 5
             await cursor.receive()
             await cursor.commit()
             assert await client.retain_log("log", committed=True) == Position(6, 0)
-        await client.delete_cursor("log", "billing")
+        await client.cursors.delete("log", "billing")
         # The record says nothing yet of the one that was closed last.
         assert await client.retain_log("log", age=timedelta(0)) == Position(6, 0)
 
@@ -84,7 +85,7 @@ async def test_old_segments_go_and_a_cursor_is_named(autojump_clock: trio.testin
 @pytest.mark.parametrize(
     "limits", [{}, {"age": timedelta(-1)}, {"age": 7}, {"size_bytes": -1}, {"size_bytes": 1.5}], ids=str
 )
-def test_what_is_no_limit_is_refused(limits: dict[str, object]) -> None:
+def test_invalid_limit_is_refused(limits: dict[str, object]) -> None:
     with pytest.raises(replog.ConfigError):
         Retention(**limits)  # type: ignore[arg-type]
 
@@ -105,7 +106,7 @@ async def write_segments(log: replog.LogWriter, count: int) -> None:
 @pytest.mark.slow
 async def test_writer_keeps_to_the_retention(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster() as world, world.client() as client:
-        async with client.write_log("log", retention=Retention(size_bytes=30)) as log:
+        async with client.write_log("log", options=replog.LogOptions(retention=Retention(size_bytes=30))) as log:
             await write_segments(log, 8)
             await trio.sleep(61)
             assert await first_segment(client) == 5, "the record does not say yet what segment 8 has"
@@ -120,10 +121,10 @@ async def test_writer_keeps_to_the_retention(caplog: pytest.LogCaptureFixture) -
                 await cursor.commit()
                 await trio.sleep(61)
                 assert await first_segment(client) == 11
-            await client.delete_cursor("log", "billing")
+            await client.cursors.delete("log", "billing")
         await trio.sleep(300)
         assert await first_segment(client) == 11, "the writer is left"
-        async with client.lead_log("log", retention=Retention(size_bytes=0)):
+        async with client.lead_log("log", options=replog.LogOptions(retention=Retention(size_bytes=0))):
             await trio.sleep(1)
             assert await first_segment(client) == 18
 
@@ -131,7 +132,7 @@ async def test_writer_keeps_to_the_retention(caplog: pytest.LogCaptureFixture) -
 @pytest.mark.slow
 async def test_writer_goes_on_when_its_retention_fails(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster() as world, world.client(QUICK) as client:
-        async with client.write_log("log", retention=Retention(size_bytes=0)) as log:
+        async with client.write_log("log", options=replog.LogOptions(retention=Retention(size_bytes=0))) as log:
             await write_segments(log, 3)
             world.metastore.fail_next("get", Fault.UNAVAILABLE, under=log_key_path("log"), times=100)
             await trio.sleep(70)
@@ -148,7 +149,7 @@ async def test_writer_goes_on_when_its_retention_fails(caplog: pytest.LogCapture
 
 async def test_deposed_writer_drops_nothing() -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
-        async with client.write_log("log", retention=Retention(size_bytes=0)) as old:
+        async with client.write_log("log", options=replog.LogOptions(retention=Retention(size_bytes=0))) as old:
             await trio.sleep(1)
             async with other.write_log("log") as new:
                 await write_segments(new, 3)
@@ -161,7 +162,7 @@ async def test_deposed_writer_drops_nothing() -> None:
 async def test_an_error_in_the_block_is_raised_as_it_is() -> None:
     async with cluster() as world, world.client() as client:
         with pytest.raises(ZeroDivisionError):
-            async with client.write_log("log", retention=Retention(size_bytes=0)) as log:
+            async with client.write_log("log", options=replog.LogOptions(retention=Retention(size_bytes=0))) as log:
                 await log.append(b"kept")
                 raise ZeroDivisionError
         async with client.read_log("log") as reader:

@@ -12,14 +12,14 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.protocol.messages import ReadRequest
 from replog.protocol.model import Position, Segment
-from replog.runtime.chance import Chance, use_chance
+from replog.runtime.entropy import Entropy, use_entropy
 from tests.kit import Cluster, cluster
 from tests.lanes.seeds import some
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
 START = datetime(2026, 11, 23, tzinfo=UTC)
 START_NS = int(START.timestamp()) * 10**9
 
@@ -42,7 +42,7 @@ def clock(autojump_clock: trio.testing.MockClock) -> Clock:
 
 @asynccontextmanager
 async def world(clock: Clock, bookies: int = 3) -> AsyncIterator[Cluster]:
-    use_chance(Chance(time_ns=lambda: clock.now_ns))
+    use_entropy(Entropy(time_ns=lambda: clock.now_ns))
     async with cluster(bookies) as made:
         yield made
 
@@ -59,9 +59,9 @@ async def found(client: replog.Client, since: datetime | timedelta) -> list[repl
 
 @asynccontextmanager
 async def leading(client: replog.Client, quorum: replog.Quorum, ledgers: str) -> AsyncIterator[replog.LogWriter]:
-    """As `write_log`, for one that may be deposed."""
+    """Writes to the log like `write_log`, and may be deposed."""
     with suppress(replog.FencedError):
-        async with client.write_log("log", quorum=quorum, ledgers=ledgers) as log:
+        async with client.write_log("log", quorum=quorum, options=replog.LogOptions(ledgers=ledgers)) as log:
             yield log
 
 
@@ -78,7 +78,7 @@ async def check(client: replog.Client, times: Sequence[datetime]) -> None:
 
 async def test_reading_begins_at_the_first_entry_since(clock: Clock) -> None:
     async with world(clock) as made, made.client(QUICK) as client:
-        client._logs.page_segments = 2
+        client._opened.logs.page_segments = 2
         async with client.write_log("log") as log:
             for number in range(24):
                 clock.set(number // 2)
@@ -100,12 +100,12 @@ async def test_reading_begins_at_the_first_entry_since(clock: Clock) -> None:
     ("seed", "ledgers"),
     some([(0, "bounded"), (3, "unbounded"), (1, "bounded"), (4, "unbounded"), (2, "bounded")], few=4, fast=2),
 )
-async def test_nothing_is_skipped_whatever_clocks_do(clock: Clock, seed: int, ledgers: str) -> None:
+async def test_nothing_is_skipped_under_any_clock_error(clock: Clock, seed: int, ledgers: str) -> None:
     """Leaders one after the other with clocks of their own, some of which go back; some are deposed, some leave in order, and one
     client adds a job's ledger."""
     chance = random.Random(seed)
     async with world(clock, 5) as made, made.client(QUICK) as reader, AsyncExitStack() as deposed:
-        reader._logs.page_segments = 3
+        reader._opened.logs.page_segments = 3
         for _ in range(6):
             quorum = chance.choice([replog.Quorum(3, 3, 2), replog.Quorum(4, 2, 2)])
             client = await deposed.enter_async_context(made.client(QUICK))
@@ -121,7 +121,7 @@ async def test_nothing_is_skipped_whatever_clocks_do(clock: Clock, seed: int, le
                 clock.set(chance.uniform(0, 100))
                 async with client.create_ledger(custom={"log": "log", "job": str(chance.random())}) as job:
                     await job.extend([b"job"] * 3)
-                await client.append_ledgers("log", [job.ledger_id])
+                await client.jobs.append_ledgers("log", [job.ledger_id])
             await check(reader, [START + timedelta(seconds=chance.uniform(-1, 101)) for _ in range(3)])
         log_times = {record.timestamp_ns // 1000 for record in await everything(reader)}
         await check(
@@ -129,7 +129,7 @@ async def test_nothing_is_skipped_whatever_clocks_do(clock: Clock, seed: int, le
         )
 
 
-async def test_a_leader_whose_clock_is_behind_hides_nothing(clock: Clock) -> None:
+async def test_leader_with_a_slow_clock_hides_nothing(clock: Clock) -> None:
     """The first leader's clock is ahead, the second one's is right, the third one's behind: by halving over segments, the second
     one's entries would be skipped."""
     async with world(clock) as made, made.client(QUICK) as client:
@@ -146,7 +146,7 @@ async def test_each_term_of_a_ledger_has_its_own_clock(clock: Clock) -> None:
     """One unbounded ledger with four writers (L9). The second one's clock is right, and the others' are behind."""
     async with world(clock) as made, made.client(QUICK) as client:
         for seconds in (10, 50, 20, 15):
-            async with client.write_log("log", ledgers="unbounded") as log:
+            async with client.write_log("log", options=replog.LogOptions(ledgers="unbounded")) as log:
                 for step in range(3):
                     clock.set(seconds + step)
                     await log.append(b"x")
@@ -206,14 +206,14 @@ async def test_a_follower_begins_where_nothing_is_known_yet(clock: Clock) -> Non
             assert (await reader.receive()).data == b"after"
 
 
-async def test_a_trim_amid_the_search_is_no_error(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trim_during_the_search_is_not_an_error(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(clock) as made, made.client(QUICK) as client, made.client(QUICK) as other:
         async with client.write_log("log") as log:
             for number in range(4):
                 clock.set(number)
                 await log.append(b"%d" % number)
                 await log.roll()
-            list_segments = other._logs.segments
+            list_segments = other._opened.logs.segments
             before = [Position(2, 0), Position(3, 0)]
 
             async def segments_of_before(name: str, first: int = 1, end: int | None = None) -> list[Segment]:
@@ -222,14 +222,14 @@ async def test_a_trim_amid_the_search_is_no_error(clock: Clock, monkeypatch: pyt
                     await client.trim_log("log", before=before.pop(0))
                 return listed
 
-            monkeypatch.setattr(other._logs, "segments", segments_of_before)
+            monkeypatch.setattr(other._opened.logs, "segments", segments_of_before)
             records = await found(other, START + timedelta(seconds=1))
             assert [record.data for record in records] == [b"2", b"3"]
             assert not before
 
 
 @pytest.mark.parametrize("since", [START.replace(tzinfo=None), timedelta(seconds=-1), 7, "2h"], ids=str)
-async def test_what_is_not_a_time_is_refused(clock: Clock, since: object) -> None:
+async def test_invalid_time_is_refused(clock: Clock, since: object) -> None:
     async with world(clock) as made, made.client(QUICK) as client, client.write_log("log"):
         with pytest.raises(replog.ConfigError, match="since="):
             await found(client, since)  # type: ignore[arg-type]
@@ -240,5 +240,5 @@ async def test_since_and_a_position_exclude_each_other(clock: Clock) -> None:
         with pytest.raises(replog.ConfigError, match=r"after='1:0' and since=.* exclude each other"):
             async with client.read_log("log", after="1:0", since=timedelta(hours=1)):
                 pass
-        with pytest.raises(replog.LogNotFoundError):
+        with pytest.raises(replog.errors.LogNotFoundError):
             await found(client, timedelta(hours=1))

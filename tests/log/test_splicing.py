@@ -12,7 +12,7 @@ import trio.testing
 
 import replog
 from replog.abc import Versioned
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import ConfigError, FencedError, MetastoreUnavailableError
 from replog.hookspecs import LedgersSpliced
 from replog.protocol.additions import Addition, AppendRequest
@@ -22,7 +22,7 @@ from replog.records.paths import log_leaders_key_path
 from replog.testing import FaultyMetastore
 from tests.kit import cluster, read_log
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
 pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 
@@ -38,11 +38,11 @@ async def test_leader_stays_when_ledgers_are_added() -> None:
             assert await log.append(b"1") == Position(1, 0)
             ledger_ids = [await written(other, b"2", b"3"), await written(other, b"4")]
             started = trio.current_time()
-            added = await other.append_ledgers("log", ledger_ids, transaction=("t", 1))
+            added = await other.jobs.append_ledgers("log", ledger_ids, transaction=("t", 1))
             assert trio.current_time() - started < 1.0
             assert (added.is_new, added.first) == (True, Position(2, 0))
             assert await log.append(b"5") == Position(4, 0)
-            assert not (await other.append_ledgers("log", ledger_ids, transaction=("t", 1))).is_new
+            assert not (await other.jobs.append_ledgers("log", ledger_ids, transaction=("t", 1))).is_new
             (told,) = world.told(LedgersSpliced)
             assert told == LedgersSpliced("log", 2, tuple(ledger_ids), log.ledger_id)
             assert (await other.log_metadata("log")).requests == ()
@@ -59,7 +59,7 @@ class LateAnnouncements(FaultyMetastore):
             yield
 
 
-async def test_leader_that_has_just_begun_stays() -> None:
+async def test_new_leader_stays() -> None:
     """It does not wait for its announcement, and a commit comes before that."""
     async with cluster() as world, world.client(QUICK) as client:
         async with world.client(QUICK, metastore=LateAnnouncements(world.metastore)) as leading:
@@ -67,7 +67,7 @@ async def test_leader_that_has_just_begun_stays() -> None:
             async with leading.write_log("log") as log:
                 await log.append(b"1")
                 assert await world.metastore.announced(log_leaders_key_path("log")) == {}
-                assert (await client.append_ledgers("log", [ledger_id])).is_new
+                assert (await client.jobs.append_ledgers("log", [ledger_id])).is_new
                 await log.append(b"3")
         assert await read_log(client) == [b"1", b"2", b"3"]
 
@@ -98,7 +98,7 @@ async def test_append_is_behind_a_commit_when_the_leader_hears_late(late_s: floa
                     await log.append(b"1")
                     await trio.testing.wait_all_tasks_blocked()
                     slow.late_s = late_s
-                    assert (await other.append_ledgers("log", [await written(other, b"2")])).is_new
+                    assert (await other.jobs.append_ledgers("log", [await written(other, b"2")])).is_new
                     await log.append(b"3")
         assert await read_log(client) == [b"1", b"2", b"3"][: 3 if late_s < 5.0 else 2]
 
@@ -130,7 +130,7 @@ class LostSessions(FaultyMetastore):
         return await super().get(key)
 
 
-async def test_append_is_behind_a_commit_whose_session_is_lost_while_it_waits() -> None:
+async def test_append_waits_behind_a_commit_of_a_lost_session() -> None:
     """It is done when the leader's ledger before is closed, and not because it could not look for a moment (L10).
 
     Seed 70000105 of the shells, strategy requests, in a swarm."""
@@ -143,13 +143,13 @@ async def test_append_is_behind_a_commit_whose_session_is_lost_while_it_waits() 
                 await log.append(b"1")
                 await trio.testing.wait_all_tasks_blocked()
                 late.late_s = 2.0
-                assert (await other.append_ledgers("log", [ledger_id])).is_new
+                assert (await other.jobs.append_ledgers("log", [ledger_id])).is_new
                 assert lossy.away_until_s, "its session was lost"
                 await log.append(b"3")
         assert await read_log(client) == [b"1", b"2", b"3"]
 
 
-async def test_leader_answers_a_committer_that_has_lost_its_session() -> None:
+async def test_leader_answers_a_committer_without_its_session() -> None:
     """It has asked, so it must not say that nothing was changed; it looks again."""
     async with cluster() as world, world.client(QUICK) as client:
         lossy = LostSessions(world.metastore)
@@ -160,14 +160,14 @@ async def test_leader_answers_a_committer_that_has_lost_its_session() -> None:
             async with leading.write_log("log") as log:
                 await log.append(b"1")
                 await trio.testing.wait_all_tasks_blocked()
-                assert (await other.append_ledgers("log", [ledger_id])).is_new
+                assert (await other.jobs.append_ledgers("log", [ledger_id])).is_new
                 assert lossy.away_until_s, "its session was lost"
                 await log.append(b"3")
             assert len(world.told(LedgersSpliced)) == 1
         assert await read_log(client) == [b"1", b"2", b"3"]
 
 
-async def test_ledgers_are_added_when_closing_those_before_takes_too_long() -> None:
+async def test_ledgers_are_added_when_closing_earlier_ones_is_slow() -> None:
     """The leader has added them and has not heard of it; no bookie answers to the committer that wants to close its ledger."""
     slowly = attrs.evolve(QUICK, read_timeout_s=60.0, takeover_timeout_s=3.0)
     async with cluster() as world, world.client(slowly) as other:
@@ -188,7 +188,7 @@ async def test_ledgers_are_added_when_closing_those_before_takes_too_long() -> N
                             for bookie in world.bookies:
                                 bookie.wire.is_held = True
 
-                        added = await other.append_ledgers("log", ledger_ids, transaction=("t", 1), patience_s=2.0)
+                        added = await other.jobs.append_ledgers("log", ledger_ids, transaction=("t", 1), patience_s=2.0)
                     assert (added.is_new, added.first) == (True, Position(2, 0))
                     for bookie in world.bookies:
                         bookie.wire.release()
@@ -202,7 +202,7 @@ async def test_appends_keep_their_order_while_jobs_commit(ledgers: str) -> None:
         is_over = False
 
         async def lead() -> None:
-            async with client.write_log("log", ledgers=ledgers) as log:
+            async with client.write_log("log", options=replog.LogOptions(ledgers=ledgers)) as log:
                 while not is_over:
                     data = b"%d" % len(appended)
                     appended.append((await log.append(data), data))
@@ -213,7 +213,7 @@ async def test_appends_keep_their_order_while_jobs_commit(ledgers: str) -> None:
             await trio.sleep(0.1)
             for number in range(5):
                 job = [await written(other, b"job %d" % number)]
-                assert (await other.append_ledgers("log", job, transaction=("t", number))).is_new
+                assert (await other.jobs.append_ledgers("log", job, transaction=("t", number))).is_new
             await trio.sleep(0.1)
             is_over = True
         assert [position for position, _ in appended] == sorted(position for position, _ in appended)
@@ -224,13 +224,13 @@ async def test_appends_keep_their_order_while_jobs_commit(ledgers: str) -> None:
         assert not entries[-1].startswith(b"job")
 
 
-async def test_positions_are_right_when_a_splice_overtakes_pushed_entries() -> None:
+async def test_positions_are_right_when_a_splice_overtakes_pushes() -> None:
     """The previous segment's number is not the current one less one: the job's ledgers are in between."""
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         async with client.write_log("log") as log:
             positions = [log.push_nowait(b"%d" % number) for number in range(20)]
             job = [await written(other, b"a"), await written(other, b"b")]
-            await other.append_ledgers("log", job)
+            await other.jobs.append_ledgers("log", job)
             positions += [log.push_nowait(b"%d" % number) for number in range(20, 40)]
             await log.flush()
             assert log.last_add_confirmed == log.last_add_pushed == positions[-1]
@@ -240,7 +240,7 @@ async def test_positions_are_right_when_a_splice_overtakes_pushed_entries() -> N
         assert [found[position] for position in positions] == [b"%d" % number for number in range(40)]
 
 
-async def test_leader_that_hangs_is_deposed_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_leader_is_deposed_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         with pytest.raises(FencedError):
             async with client.write_log("log") as log:
@@ -248,14 +248,14 @@ async def test_leader_that_hangs_is_deposed_when_patience_ends(monkeypatch: pyte
                 await trio.testing.wait_all_tasks_blocked()
                 monkeypatch.setattr(log._rolling, "roll", trio.sleep_forever)
                 started = trio.current_time()
-                assert (await other.append_ledgers("log", [await written(other, b"2")])).is_new
+                assert (await other.jobs.append_ledgers("log", [await written(other, b"2")])).is_new
                 assert 5.0 <= trio.current_time() - started < 8.0
                 assert (await other.log_metadata("log")).requests == ()
                 await log.append(b"lost")
         assert await read_log(client) == [b"1", b"2"]
 
 
-async def test_nobody_is_waited_for_when_the_leader_is_gone() -> None:
+async def test_absent_leader_is_not_awaited() -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         async with client.write_log("log") as log:
             await log.append(b"1")
@@ -263,16 +263,16 @@ async def test_nobody_is_waited_for_when_the_leader_is_gone() -> None:
             assert len(await world.metastore.announced(log_leaders_key_path("log"))) == 1
         assert await world.metastore.announced(log_leaders_key_path("log")) == {}
         started = trio.current_time()
-        await other.append_ledgers("log", [await written(other, b"2")])
+        await other.jobs.append_ledgers("log", [await written(other, b"2")])
         assert trio.current_time() - started < 1.0
 
 
-async def test_request_of_a_dead_committer_is_answered_or_ends_with_the_leader() -> None:
+async def test_request_of_a_dead_committer_is_answered_or_ended() -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         job = await written(other, b"2")
 
         async def ask(ledger_id: int) -> None:
-            head, version = await other._logs.get("log")
+            head, version = await other._opened.logs.get("log")
             asked = head.with_request(AppendRequest("dead", Addition((ledger_id,))))
             await world.metastore.put("logs/log", encode(asked), version)
 
@@ -293,7 +293,7 @@ async def test_two_jobs_at_once_are_both_added_by_the_leader() -> None:
             await log.append(b"1")
             for number in range(4):
                 job = [await written(other, b"job %d" % number)]
-                nursery.start_soon(other.append_ledgers, "log", job)
+                nursery.start_soon(other.jobs.append_ledgers, "log", job)
         assert sorted(await read_log(client)) == [b"1", b"job 0", b"job 1", b"job 2", b"job 3"]
 
 
@@ -301,4 +301,4 @@ async def test_two_jobs_at_once_are_both_added_by_the_leader() -> None:
 async def test_patience_is_refused_when_it_is_not_a_time(patience_s: object) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         with pytest.raises(ConfigError, match="patience_s"):
-            await client.append_ledgers("log", [], patience_s=patience_s)  # type: ignore[arg-type]
+            await client.jobs.append_ledgers("log", [], patience_s=patience_s)  # type: ignore[arg-type]

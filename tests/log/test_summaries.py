@@ -1,4 +1,4 @@
-"""What a log holds, and how far its cursors are behind."""
+"""The content of a log, and the lag of its cursors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replog.errors import LogNotFoundError, PositionError
 from replog.log import log_summaries
 from replog.log.log_summaries import CursorLag
 from replog.protocol.model import LedgerState, Position
-from replog.runtime.chance import Chance, use_chance
+from replog.runtime.entropy import Entropy, use_entropy
 from tests.kit import Cluster, cluster
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
@@ -30,7 +30,7 @@ async def fill(client: replog.Client, segments: int, seconds_between: float = 10
 
 def follow_virtual_clock() -> None:
     """The time of day goes on with trio's."""
-    use_chance(Chance(random.Random(7), lambda: int((1_700_000_000 + trio.current_time()) * 1e9)))
+    use_entropy(Entropy(random.Random(7), lambda: int((1_700_000_000 + trio.current_time()) * 1e9)))
 
 
 def reads(world: Cluster) -> int:
@@ -59,10 +59,13 @@ async def test_lag_counts_entries_bytes_and_seconds() -> None:
             assert await cursor.lag() == CursorLag(0, 0, 0.0)
 
 
-async def test_lag_counts_what_an_open_ledger_holds() -> None:
+async def test_lag_counts_entries_of_an_open_ledger() -> None:
     follow_virtual_clock()
     async with cluster() as world, world.client() as client, world.client() as other:
-        async with client.write_log("log", custom={"writer": "me"}) as writer, other.cursor("log", "billing") as cursor:
+        async with (
+            client.write_log("log", options=replog.LogOptions(custom={"writer": "me"})) as writer,
+            other.cursor("log", "billing") as cursor,
+        ):
             assert await cursor.lag() == CursorLag(0, 0, 0.0)
             await writer.extend([b"four", b"five5", b"sixsix"])
             await trio.sleep(100)
@@ -78,10 +81,10 @@ async def test_lag_counts_what_an_open_ledger_holds() -> None:
             assert summary.lags == {"billing": now}
 
 
-async def test_bytes_are_unknown_where_an_unbounded_ledger_has_several_writers() -> None:
+async def test_bytes_are_unknown_after_several_unbounded_writers() -> None:
     """T2: each writer counts its own bytes only."""
     async with cluster() as world, world.client() as client:
-        async with client.write_log("log", ledgers="unbounded") as log:
+        async with client.write_log("log", options=replog.LogOptions(ledgers="unbounded")) as log:
             await log.append(b"a" * 1000)
         async with client.cursor("log", "billing") as cursor:
             assert (await cursor.lag()).size_bytes == 1000
@@ -104,11 +107,11 @@ async def test_commit_beyond_the_end_changes_nothing() -> None:
             await cursor.commit("2:2")
             assert cursor.begins_at == Position(2, 3)
             cursor.commit_nowait("1:7")  # before what is committed: nothing to do
-        assert [each.begins_at for each in await client.cursors("log")] == [Position(2, 3)]
+        assert [each.begins_at for each in await client.cursors.list("log")] == [Position(2, 3)]
 
 
 async def test_unknown_is_none_when_bookies_are_away() -> None:
-    """What the log's record says of closed segments needs no bookie."""
+    """The facts about closed segments in the log's record need no bookie."""
     async with cluster() as world, world.client() as client:
         await fill(client, 2)
         async with client.write_log("log") as writer:
@@ -133,7 +136,7 @@ async def test_long_log_costs_no_more_than_a_short_one(monkeypatch: pytest.Monke
     """Bounded, the reads of the metastore do not grow; what was not read is None."""
     monkeypatch.setattr(log_summaries, "_PAGES_MAX", 2)
     async with cluster() as world, world.client() as client:
-        client._logs.page_segments = 2
+        client._opened.logs.page_segments = 2
         found = {}
         for segments in (7, 20):
             await fill(client, segments, seconds_between=0)
@@ -149,7 +152,7 @@ async def test_long_log_costs_no_more_than_a_short_one(monkeypatch: pytest.Monke
         assert (await client.log_summary("log")).entries == 81
 
 
-async def test_slowest_cursor_says_what_may_be_dropped() -> None:
+async def test_slowest_cursor_limits_droppable_entries() -> None:
     async with cluster() as world, world.client() as client:
         await fill(client, 3, seconds_between=0)
         assert (await client.log_summary("log")).droppable_segments is None
@@ -159,7 +162,7 @@ async def test_slowest_cursor_says_what_may_be_dropped() -> None:
         assert summary.slowest_cursor is not None
         assert (summary.slowest_cursor.name, summary.droppable_segments) == ("slow", 2)
         await client.trim_log("log", before="3:0", ignore_cursors=True)
-        await client.move_cursor("log", "slow", to="3:2")
+        await client.cursors.move("log", "slow", to="3:2")
         assert (await client.log_summary("log")).lags["slow"].entries == 1
         with pytest.raises(LogNotFoundError):
             await client.log_summary("absent")

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     ConfigError,
     FencedError,
@@ -28,7 +28,7 @@ from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_log
 from tests.lanes.seeds import some
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
 FAULTS = [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.UNAVAILABLE, Fault.CONFLICT]
 
 
@@ -40,20 +40,20 @@ async def written(client: replog.Client, job: str, *entries: bytes, log: str = "
     return writer.ledger_id
 
 
-async def test_losers_of_a_job_that_is_committed_go_and_others_stay(autojump_clock: trio.testing.MockClock) -> None:
+async def test_losing_attempts_of_a_committed_job_are_swept_alone(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         loser, winner = await written(client, "a", b"twice"), await written(client, "a", b"1")
         running = await written(client, "b", b"2")
         others = [await written(client, "a", log="another"), await written(client, "")]
-        await client.append_ledgers("log", [winner], job="a")
+        await client.jobs.append_ledgers("log", [winner], job="a")
         async with client.write_log("log") as log:
             await log.append(b"3")
             with pytest.raises(LedgerNotFoundError):
                 async with client.create_ledger(custom={"log": "log", "job": "a"}) as zombie:
-                    assert await client.sweep_log("log") == [loser, zombie.ledger_id]
-            assert await client.sweep_log("log") == []
+                    assert await client.jobs.sweep("log") == [loser, zombie.ledger_id]
+            assert await client.jobs.sweep("log") == []
             await log.append(b"4")
-        await client.append_ledgers("log", [running], job="b")
+        await client.jobs.append_ledgers("log", [running], job="b")
         assert await read_log(client) == [b"1", b"3", b"4", b"2"]
         assert set(others) < set(await client.ledgers())
 
@@ -63,28 +63,28 @@ async def test_a_job_is_given_up_when_its_youngest_ledger_is_old(
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         now_ms = 10_000_000
-        monkeypatch.setattr(client._ledgers.chance, "time_ms", lambda: now_ms)
-        await client.append_ledgers("log", [])
+        monkeypatch.setattr(client._opened.ledgers.entropy, "time_ms", lambda: now_ms)
+        await client.jobs.append_ledgers("log", [])
         old, other = await written(client, "a", b"no"), await written(client, "b", b"no")
         now_ms += 3_000_000
         old_too = await written(client, "a", b"no")
-        assert await client.sweep_log("log", grace_s=3001) == []
+        assert await client.jobs.sweep("log", grace_s=3001) == []
         now_ms += 1_000_000
-        assert await client.sweep_log("log", grace_s=2000) == [other]
+        assert await client.jobs.sweep("log", grace_s=2000) == [other]
         now_ms += 1_000_001
-        assert await client.sweep_log("log", grace_s=2000) == [old, old_too]
+        assert await client.jobs.sweep("log", grace_s=2000) == [old, old_too]
         for ledger_ids in ([old], [old_too, other]):
             with pytest.raises(LedgerNotFoundError):
-                await client.append_ledgers("log", ledger_ids)
+                await client.jobs.append_ledgers("log", ledger_ids)
         assert await read_log(client) == []
 
 
-async def test_a_job_that_is_named_is_given_up_now_and_no_other(autojump_clock: trio.testing.MockClock) -> None:
+async def test_named_job_alone_is_given_up_now(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         a, b = await written(client, "a", b"no"), await written(client, "b", b"1")
-        assert await client.sweep_log("log", job="a", grace_s=0) == [a]
-        await client.append_ledgers("log", [b], job="b")
-        assert await client.sweep_log("log", job="b") == [], "it was committed"
+        assert await client.jobs.sweep("log", job="a", grace_s=0) == [a]
+        await client.jobs.append_ledgers("log", [b], job="b")
+        assert await client.jobs.sweep("log", job="b") == [], "it was committed"
         assert await read_log(client) == [b"1"]
 
 
@@ -92,17 +92,17 @@ async def test_a_sweep_creates_no_log_and_sweeps_a_deleted_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
-        assert await client.sweep_log("log", grace_s=0) == []
+        assert await client.jobs.sweep("log", grace_s=0) == []
         assert await world.metastore.children("logs") == []
         ledger_id = await written(client, "a", b"no")
-        assert await client.sweep_log("log", job="a") == [ledger_id]
+        assert await client.jobs.sweep("log", job="a") == [ledger_id]
         assert await client.logs() == []
         with pytest.raises(LogNotFoundError):
             await client.log_metadata("log")
-        await client.append_ledgers("log", [await written(client, "b", b"1")])
+        await client.jobs.append_ledgers("log", [await written(client, "b", b"1")])
         await client.delete_log("log")
         late = await written(client, "b", b"no")
-        assert await client.sweep_log("log", job="b") == [late]
+        assert await client.jobs.sweep("log", job="b") == [late]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -112,21 +112,21 @@ async def test_answers_may_be_lost(
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         winner, loser = await written(client, "a", b"1"), await written(client, "a", b"no")
-        await client.append_ledgers("log", [winner])
+        await client.jobs.append_ledgers("log", [winner])
         world.metastore.fail_next(operation, fault, under=under)
-        assert await client.sweep_log("log") == [loser]
+        assert await client.jobs.sweep("log") == [loser]
         assert world.metastore.planned() == 0
         assert await client.ledgers() == [winner]
         assert await read_log(client) == [b"1"]
 
 
 @pytest.mark.parametrize(("operation", "under"), [("put", "ledgers"), ("put", "logs"), ("delete", "ledgers")])
-async def test_a_sweep_that_was_cut_short_is_ended_by_the_next(
+async def test_interrupted_sweep_is_finished_by_the_next(
     operation: str, under: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Also without the job's name or its age: nobody can use its ledgers any more."""
     async with cluster() as world, world.client(QUICK) as client:
-        await client.append_ledgers("log", [])
+        await client.jobs.append_ledgers("log", [])
         ledger_ids = [await written(client, "a", b"no") for _ in range(3)]
         calls = 0
 
@@ -139,12 +139,12 @@ async def test_a_sweep_that_was_cut_short_is_ended_by_the_next(
         if under == "logs":
             calls = 1
         with pytest.raises(MetastoreError):
-            await client.sweep_log("log", job="a")
+            await client.jobs.sweep("log", job="a")
         world.metastore._choose = None
         with pytest.raises((JobAbandonedError, LedgerNotFoundError)):
-            await client.append_ledgers("log", ledger_ids, job="a")
+            await client.jobs.append_ledgers("log", ledger_ids, job="a")
         left = [each for each in ledger_ids if each in await client.ledgers()]
-        assert await client.sweep_log("log") == left
+        assert await client.jobs.sweep("log") == left
         assert await client.ledgers() == []
 
 
@@ -194,18 +194,18 @@ async def test_a_job_commits_while_it_is_swept(
     """At whatever moment: either all of it is in the log and readable, or none of it, and then the commit says so."""
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         if exists:
-            await client.append_ledgers("log", [await written(client, "before", b"0")])
+            await client.jobs.append_ledgers("log", [await written(client, "before", b"0")])
         ledger_ids = [await written(client, "a", b"%d" % number) for number in range(1, 4)]
         outcomes: list[bool] = []
 
         async def commit() -> None:
             try:
-                outcomes.append((await other.append_ledgers("log", ledger_ids, job="a")).is_new)
+                outcomes.append((await other.jobs.append_ledgers("log", ledger_ids, job="a")).is_new)
             except (JobAbandonedError, LedgerNotFoundError):
                 outcomes.append(False)
 
         when(world, operation, under, commit, after=after)
-        deleted = await client.sweep_log("log", job="a")
+        deleted = await client.jobs.sweep("log", job="a")
         if not outcomes:
             await commit()
         assert deleted == ([] if outcomes == [True] else ledger_ids)
@@ -222,16 +222,16 @@ async def test_a_job_is_swept_while_it_commits(
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         if exists:
-            await client.append_ledgers("log", [await written(client, "before", b"0")])
+            await client.jobs.append_ledgers("log", [await written(client, "before", b"0")])
         ledger_ids = [await written(client, "a", b"%d" % number) for number in range(1, 4)]
         deleted: list[list[int]] = []
 
         async def sweep() -> None:
-            deleted.append(await other.sweep_log("log", job="a"))
+            deleted.append(await other.jobs.sweep("log", job="a"))
 
         when(world, operation, under, sweep, after=after)
         try:
-            is_committed = (await client.append_ledgers("log", ledger_ids, job="a")).is_new
+            is_committed = (await client.jobs.append_ledgers("log", ledger_ids, job="a")).is_new
         except (JobAbandonedError, LedgerNotFoundError):
             is_committed = False
         if not deleted:
@@ -251,13 +251,13 @@ async def test_a_commit_is_repeated_while_its_ledgers_are_trimmed_away(
     """Without a transaction nothing tells that it was committed before: then it is added once more, and is there, or is not."""
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         ledger_ids = [await written(client, "a", b"%d" % number) for number in range(1, 4)]
-        await client.append_ledgers("log", ledger_ids)
-        await client.append_ledgers("log", [await written(client, "b", b"4")])
+        await client.jobs.append_ledgers("log", ledger_ids)
+        await client.jobs.append_ledgers("log", [await written(client, "b", b"4")])
         outcomes: list[bool] = []
 
         async def commit() -> None:
             try:
-                outcomes.append((await other.append_ledgers("log", ledger_ids, job="a")).is_new)
+                outcomes.append((await other.jobs.append_ledgers("log", ledger_ids, job="a")).is_new)
             except (JobAbandonedError, LedgerNotFoundError, LedgerRefusedError):
                 outcomes.append(False)
 
@@ -272,11 +272,11 @@ async def test_a_commit_is_repeated_while_its_ledgers_are_trimmed_away(
             assert await client.logs() == []
 
 
-async def test_a_leader_trims_what_jobs_handed_in_and_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_leader_trims_committed_job_ledgers_and_continues(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
-        client._logs.page_segments = 2
+        client._opened.logs.page_segments = 2
         for number in range(7):
-            await client.append_ledgers("log", [await written(client, f"job {number}", b"%d" % number)])
+            await client.jobs.append_ledgers("log", [await written(client, f"job {number}", b"%d" % number)])
         async with client.write_log("log") as log:
             await log.append(b"7")
             assert await client.trim_log("log", before="7:0") == Position(7, 0)
@@ -289,37 +289,37 @@ async def test_a_leader_trims_what_jobs_handed_in_and_goes_on(autojump_clock: tr
 
 async def test_a_leader_goes_on_while_its_log_is_swept(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
-        client._logs.page_segments = 2
+        client._opened.logs.page_segments = 2
         async with client.write_log("log") as log:
             for number in range(6):
                 await log.append(b"%d" % number)
                 loser = await written(other, f"job {number}", b"no")
-                assert await other.sweep_log("log", job=f"job {number}") == [loser]
+                assert await other.jobs.sweep("log", job=f"job {number}") == [loser]
                 await log.roll()
             assert await log.append(b"6") == Position(7, 0)
         assert await read_log(client) == [b"%d" % number for number in range(7)]
 
 
-async def test_a_zombie_that_writes_on_never_gets_in(autojump_clock: trio.testing.MockClock) -> None:
+async def test_still_writing_zombie_never_gets_in(autojump_clock: trio.testing.MockClock) -> None:
     """Its ledger is gone, whatever it wrote: it can't even be closed."""
     async with cluster() as world, world.client(QUICK) as client:
         with pytest.raises((LedgerNotFoundError, FencedError)):
             async with client.create_ledger(custom={"log": "log", "job": "a"}) as zombie:
                 await zombie.append(b"1")
-                assert await client.sweep_log("log", job="a") == [zombie.ledger_id]
+                assert await client.jobs.sweep("log", job="a") == [zombie.ledger_id]
                 await zombie.append(b"2")
         with pytest.raises(LedgerNotFoundError):
-            await client.append_ledgers("log", [zombie.ledger_id], job="a")
+            await client.jobs.append_ledgers("log", [zombie.ledger_id], job="a")
 
 
 # -- what it costs ------------------------------------------------------------------------------------------------
 
 
 def registered(client: replog.Client, job: str) -> Awaitable[list[str]]:
-    return client._ledgers.records.metastore.children(job_key_path("log", job))
+    return client._opened.ledgers.records.metastore.children(job_key_path("log", job))
 
 
-async def test_a_sweep_costs_what_runs_and_not_what_the_cluster_has(autojump_clock: trio.testing.MockClock) -> None:
+async def test_sweep_cost_follows_running_jobs_and_not_the_cluster(autojump_clock: trio.testing.MockClock) -> None:
     """However many ledgers there are, and however many a killed job left: constant calls after each commit."""
     async with cluster() as world, world.client(QUICK) as client:
         for _ in range(30):
@@ -327,10 +327,10 @@ async def test_a_sweep_costs_what_runs_and_not_what_the_cluster_has(autojump_clo
             await written(client, "killed", b"no")
         costs = []
         for number in range(4):
-            await client.append_ledgers("log", [await written(client, f"job {number}", b"1")])
+            await client.jobs.append_ledgers("log", [await written(client, f"job {number}", b"1")])
             calls: list[str] = []
             world.metastore._choose = lambda operation, key, calls=calls: calls.append(f"{operation} {key}")
-            assert await client.sweep_log("log") == []
+            assert await client.jobs.sweep("log") == []
             world.metastore._choose = None
             costs.append(len(calls))
             costs[-1] -= sum(call.startswith("get ledgers") for call in calls)  # of the last in the log: 16 at most
@@ -339,63 +339,64 @@ async def test_a_sweep_costs_what_runs_and_not_what_the_cluster_has(autojump_clo
         assert len(await registered(client, "killed")) == 30
 
 
-async def test_a_zombie_that_begins_when_its_job_was_judged_is_swept(
+async def test_late_zombie_of_a_judged_job_is_swept(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is registered of its job any more: it is known by the last ledgers of the log, or waits for the grace."""
     monkeypatch.setattr(sweeping, "_NAMED_MAX", 2)
     async with cluster() as world, world.client(QUICK) as client:
-        await client.append_ledgers("log", [await written(client, "a", b"1")])
-        assert await client.sweep_log("log") == []
+        await client.jobs.append_ledgers("log", [await written(client, "a", b"1")])
+        assert await client.jobs.sweep("log") == []
         zombie = await written(client, "a", b"no")
-        assert await client.sweep_log("log") == [zombie]
+        assert await client.jobs.sweep("log") == [zombie]
         for job in ("b", "c"):
-            await client.append_ledgers("log", [await written(client, job, b"2")])
-        assert await client.sweep_log("log") == []
+            await client.jobs.append_ledgers("log", [await written(client, job, b"2")])
+        assert await client.jobs.sweep("log") == []
         late = await written(client, "a", b"no")
         # `ended` is still written for the job, because of the first one.
-        assert await client.sweep_log("log") == [late]
+        assert await client.jobs.sweep("log") == [late]
         other = await written(client, "d", b"no")
-        assert await client.sweep_log("log") == []
-        assert await client.sweep_log("log", grace_s=0) == [other]
+        assert await client.jobs.sweep("log") == []
+        assert await client.jobs.sweep("log", grace_s=0) == [other]
 
 
-async def test_job_whose_ledgers_left_the_head_is_not_seen_as_killed(
+async def test_job_with_trimmed_ledgers_is_not_taken_for_killed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Its driver was killed right after the commit, and others committed since. What the log names is never deleted."""
+    """Its driver was killed right after the commit, and others committed since. Ledgers that the log names are never
+    deleted."""
     async with cluster() as world, world.client(QUICK) as client:
-        client._logs.page_segments = 2
+        client._opened.logs.page_segments = 2
         loser = await written(client, "a", b"no")
-        await client.append_ledgers("log", [await written(client, "a", b"1")])
+        await client.jobs.append_ledgers("log", [await written(client, "a", b"1")])
         for number in range(6):
-            await client.append_ledgers("log", [await written(client, f"job {number}", b"2")])
+            await client.jobs.append_ledgers("log", [await written(client, f"job {number}", b"2")])
         assert (await client.log_metadata("log")).first_listed_number > 1
-        assert await client.sweep_log("log") == []
-        assert await client.sweep_log("log", grace_s=0) == [loser]
+        assert await client.jobs.sweep("log") == []
+        assert await client.jobs.sweep("log", grace_s=0) == [loser]
         assert await read_log(client) == [b"1", *[b"2"] * 6]
 
 
-async def test_ledger_that_is_created_late_is_found_by_the_next_sweep(
+async def test_late_created_ledger_is_found_by_the_next_sweep(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was registered before its creation, which is under way when its job is given up."""
     async with cluster() as world, world.client(QUICK) as client:
         now_ms = 10_000_000
-        monkeypatch.setattr(client._ledgers.chance, "time_ms", lambda: now_ms)
+        monkeypatch.setattr(client._opened.ledgers.entropy, "time_ms", lambda: now_ms)
         first = await written(client, "a", b"no")
         swept: list[list[int]] = []
 
         async def sweep() -> None:
-            swept.append(await client.sweep_log("log", job="a"))
+            swept.append(await client.jobs.sweep("log", job="a"))
 
         when(world, "create", "ledgers", sweep, after=False)
         late = await written(client, "a", b"no")
         assert swept == [[first]]
-        assert await client.sweep_log("log") == [late]
+        assert await client.jobs.sweep("log") == [late]
         assert await registered(client, "a") != []
         now_ms += 600_001
-        assert await client.sweep_log("log") == []
+        assert await client.jobs.sweep("log") == []
         assert await registered(client, "a") == []
 
 
@@ -404,7 +405,7 @@ async def test_a_damaged_registration_is_named(autojump_clock: trio.testing.Mock
         key = f"{job_key_path('log', 'a')}/7"
         await world.metastore.create(key, b"{}")
         with pytest.raises(MetastoreCorruptError, match=key):
-            await client.sweep_log("log")
+            await client.jobs.sweep("log")
 
 
 @pytest.mark.parametrize(
@@ -422,7 +423,7 @@ async def test_a_damaged_registration_is_named(autojump_clock: trio.testing.Mock
 async def test_bad_arguments(arguments: dict[str, Any], problem: str, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         with pytest.raises(ConfigError, match=problem):
-            await client.sweep_log(**{"name": "log", **arguments})
+            await client.jobs.sweep(**{"name": "log", **arguments})
 
 
 @pytest.mark.parametrize("name", ["job", "condemned"])
@@ -430,6 +431,6 @@ async def test_a_leaders_ledgers_are_never_a_jobs(name: str, autojump_clock: tri
     """A roll adds its ledger without looking at it: no sweep may take it for a job's."""
     async with cluster() as world, world.client(QUICK) as client:
         with pytest.raises(ConfigError, match="for ledgers that jobs hand in"):
-            async with client.write_log("log", custom={name: "x"}):
+            async with client.write_log("log", options=replog.LogOptions(custom={name: "x"})):
                 pass
         assert await client.logs() == []

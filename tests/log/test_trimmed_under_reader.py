@@ -11,7 +11,7 @@ from replog.records.logs import decode_log
 from replog.records.paths import log_key_path
 
 
-async def test_entries_that_bookies_dropped_were_trimmed(tmp_path: Path) -> None:
+async def test_entries_dropped_by_bookies_were_trimmed(tmp_path: Path) -> None:
     metastore = MemoryMetastore()
     async with (
         replog.embed(tmp_path, storage="memory", metastore=metastore) as client,
@@ -27,6 +27,6 @@ async def test_entries_that_bookies_dropped_were_trimmed(tmp_path: Path) -> None
             trimmed = decode_log(key, found.value).trimmed_before(2)
             await metastore.put(key, encode(trimmed), found.version)
             await client.bookies[0].server.drop(first_ledger)
-            with pytest.raises(replog.TrimmedError) as caught:
+            with pytest.raises(replog.errors.TrimmedError) as caught:
                 await reader.receive()
             assert caught.value.first_available == replog.Position(2, 0)

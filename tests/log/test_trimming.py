@@ -38,6 +38,6 @@ async def test_a_position_of_another_log_trims_nothing(tmp_path: Path) -> None:
         async with replog.embed(tmp_path) as client, client.write_log("log") as log:
             await log.append(b"one")
             await log.roll()
-            with pytest.raises(replog.PositionError, match="nothing was trimmed"):
+            with pytest.raises(replog.errors.PositionError, match="nothing was trimmed"):
                 await client.trim_log("log", before="17:0")
             assert len(await client.ledgers()) == 2

@@ -22,7 +22,7 @@ UNBOUNDED = ClientOptions(log_ledgers="unbounded")
 
 async def test_positions_go_on_over_takeovers(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
-        async with client.write_log("log", ledgers="unbounded") as log:
+        async with client.write_log("log", options=replog.LogOptions(ledgers="unbounded")) as log:
             assert await log.append(b"0") == Position(1, 0)
             ledger_id = log.ledger_id
         async with other.write_log("log") as log:
@@ -38,13 +38,13 @@ async def test_positions_go_on_over_takeovers(autojump_clock: trio.testing.MockC
         assert await read_log(client) == [b"0", b"1", b"2"]
         head = await client.log_metadata("log")
         assert [(each.number, each.term) for each in head.segments] == [(1, 3), (2, 1)]
-        assert not await client._logs.pending("log")
+        assert not await client._opened.logs.pending("log")
 
 
-async def test_deposed_leader_is_told_term_and_positions(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client() as client, world.client() as other:
+async def test_deposed_leader_gets_term_and_positions(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.deaf_client() as client, world.client() as other:
         with pytest.raises(FencedError) as raised:
-            async with client.write_log("log", ledgers="unbounded") as log:
+            async with client.write_log("log", options=replog.LogOptions(ledgers="unbounded")) as log:
                 await log.append(b"a")
                 async with other.write_log("log") as second:
                     await second.append(b"b")
@@ -55,9 +55,9 @@ async def test_deposed_leader_is_told_term_and_positions(autojump_clock: trio.te
 
 
 async def test_deposed_leader_learns_it_on_a_roll(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client() as client, world.client() as other:
+    async with cluster() as world, world.deaf_client() as client, world.client() as other:
         with pytest.raises(FencedError):
-            async with client.write_log("log", ledgers="unbounded") as log:
+            async with client.write_log("log", options=replog.LogOptions(ledgers="unbounded")) as log:
                 await log.append(b"a")
                 async with other.write_log("log") as second:
                     with pytest.raises(FencedError):
@@ -76,7 +76,7 @@ async def test_takeovers_at_once_end_with_one_leader(autojump_clock: trio.testin
         async def lead(number: int) -> None:
             async with world.client() as client:
                 try:
-                    async with client.write_log("log", ledgers="unbounded") as log:
+                    async with client.write_log("log", options=replog.LogOptions(ledgers="unbounded")) as log:
                         await log.append(b"%d" % number)
                         writers.append(number)
                 except FencedError:
@@ -110,7 +110,7 @@ async def test_follower_crosses_takeovers_rolls_and_jobs(autojump_clock: trio.te
                 await log.append(b"2")
             async with client.create_ledger(custom={"log": "log", "job": "j"}) as job:
                 await job.append(b"3")
-            await client.append_ledgers("log", [job.ledger_id], transaction=("j", 1), job="j")
+            await client.jobs.append_ledgers("log", [job.ledger_id], transaction=("j", 1), job="j")
             async with client.write_log("log") as log:
                 await log.append(b"4")
             async with other.write_log("log") as log:
@@ -121,17 +121,17 @@ async def test_follower_crosses_takeovers_rolls_and_jobs(autojump_clock: trio.te
         numbers = [segment.number for segment in await client.log_segments("log")]
         assert numbers == [1, 2, 3, 4]
         assert (await client.ledger_metadata((await client.log_segments("log"))[-1].ledger_id)).is_unbounded
-        assert (await client.append_ledgers("log", [job.ledger_id], transaction=("j", 1), job="j")).is_new is False
+        assert (await client.jobs.append_ledgers("log", [job.ledger_id], transaction=("j", 1), job="j")).is_new is False
 
 
-async def test_a_job_deposes_the_leader_for_good(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client(UNBOUNDED) as client, world.client() as other:
+async def test_job_deposes_the_leader_permanently(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.deaf_client(UNBOUNDED) as client, world.client() as other:
         with pytest.raises(FencedError) as raised:
             async with client.write_log("log") as log:
                 await log.append(b"0")
                 async with other.create_ledger(custom={"log": "log", "job": "j"}) as job:
                     await job.append(b"1")
-                await other.append_ledgers("log", [job.ledger_id], patience_s=0)
+                await other.jobs.append_ledgers("log", [job.ledger_id], patience_s=0)
                 await log.append(b"lost")
         assert raised.value.term == 2
         async with client.write_log("log") as log:
@@ -169,7 +169,7 @@ async def test_a_segment_rolls_by_its_own_age(
     """Not by its last leader's: else a log with many leaders would never roll."""
     options = ClientOptions(log_ledgers="unbounded", roll_age_s=100.0)
     async with cluster() as world, world.client(options) as client:
-        chance = client._ledgers.chance
+        chance = client._opened.ledgers.entropy
         clock_ms = chance.time_ms()
         for number in range(5):
             monkeypatch.setattr(chance, "time_ms", lambda: int(clock_ms + 1000 * trio.current_time()))
@@ -192,14 +192,14 @@ async def test_trimmed_backed_up_restored_audited_deleted(
             await log.append(b"3")
             await log.roll()
             assert await client.trim_log("log", before=Position(2, 0)) == Position(2, 0)
-            await client.backup(tmp_path / "saved")
-        report = await client.audit()
+            await client.admin.backup(tmp_path / "saved")
+        report = await client.admin.audit()
         assert not report.lacking
         assert await read_log(client) == [b"3"]
         await client.delete_log("log")
         assert await client.ledgers() == []
     async with cluster() as world, world.client(UNBOUNDED) as client:
-        await client.restore(tmp_path / "saved")
+        await client.admin.restore(tmp_path / "saved")
         assert await read_log(client) == [b"3"]
         assert (await client.log_metadata("log")).is_unbounded
         for number in (4, 5):
@@ -211,7 +211,7 @@ async def test_trimmed_backed_up_restored_audited_deleted(
 async def test_other_kinds_are_refused(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         with pytest.raises(ConfigError, match="'bounded' or 'unbounded'"):
-            async with client.write_log("log", ledgers="endless"):
+            async with client.write_log("log", options=replog.LogOptions(ledgers="endless")):
                 pass
         with pytest.raises(ConfigError, match="not one of 'bounded', 'unbounded'"):
             ClientOptions(log_ledgers="endless")
@@ -257,7 +257,7 @@ async def test_a_log_keeps_its_kind_until_another_is_asked_for(autojump_clock: t
             pass
         async with other.write_log("log") as log:
             assert log.segment == 1
-        async with other.write_log("log", ledgers="bounded") as log:
+        async with other.write_log("log", options=replog.LogOptions(ledgers="bounded")) as log:
             assert log.segment == 2
         async with client.write_log("log") as log:
             assert log.segment == 3

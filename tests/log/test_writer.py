@@ -8,12 +8,16 @@ import trio.testing
 
 import replog
 from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     FencedError,
     LedgerDeletedError,
     LogNotFoundError,
     MetastoreError,
     NotEnoughBookiesError,
+    StorageError,
+    StorageFailedError,
+    StorageFullError,
     TakeoverFailedError,
 )
 from replog.hookspecs import LogRolled, LogTakenOver, WriterFenced
@@ -26,7 +30,7 @@ from tests.kit import ONE, Cluster, cluster, read_log, settle, until
 from tests.lanes.seeds import some
 
 KEY = log_key_path("log")
-QUICK = ClientOptions(
+QUICK = ClientTuning(
     add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, bookie_retry_after_s=1.0, metastore_timeout_s=3.0
 )
 
@@ -36,7 +40,7 @@ def numbers(last: int, first: int = 0) -> list[bytes]:
 
 
 async def segments(client: replog.Client, name: str = "log") -> list[int]:
-    metadata, _ = await client._logs.get(name)
+    metadata, _ = await client._opened.logs.get(name)
     return [segment.number for segment in metadata.segments]
 
 
@@ -100,7 +104,7 @@ async def test_taking_over_creates_recovers_and_goes_on(autojump_clock: trio.tes
 
 
 async def test_a_deposed_leader_learns_it_at_its_next_append(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client() as client, world.client() as other:
+    async with cluster() as world, world.deaf_client() as client, world.client() as other:
         async with client.write_log("log") as first:
             await first.append(b"0")
             async with other.write_log("log") as second:
@@ -115,7 +119,7 @@ async def test_a_deposed_leader_learns_it_at_its_next_append(autojump_clock: tri
 async def test_every_verb_tells_a_deposed_leader_and_the_positions(
     verb: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with cluster() as world, world.client() as client, world.client() as other:
+    async with cluster() as world, world.deaf_client() as client, world.client() as other:
         async with client.write_log("log") as first:
             await first.append(b"0")
             async with other.write_log("log") as second:
@@ -137,7 +141,7 @@ async def test_every_verb_tells_a_deposed_leader_and_the_positions(
 async def test_the_block_of_a_deposed_leader_ends_with_the_error(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with cluster() as world, world.client() as client, world.client() as other:
+    async with cluster() as world, world.deaf_client() as client, world.client() as other:
         with pytest.raises(FencedError) as caught:
             async with client.write_log("log") as first:
                 await first.append(b"0")
@@ -186,7 +190,7 @@ async def test_a_deposed_leader_confirms_nothing_after_the_takeover(
 
 
 @pytest.mark.slow
-async def test_two_who_keep_taking_over_both_get_their_turn(autojump_clock: trio.testing.MockClock) -> None:
+async def test_two_rival_takers_both_get_their_turn(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world:
         for bookie in world.bookies:
             bookie.wire.delay_s = 0.01
@@ -230,12 +234,12 @@ async def test_the_answers_of_a_takeover_may_be_lost(
             await log.append(b"1")
         assert world.metastore.planned() == 0
         assert await read_log(client) == (numbers(1) if operation == "put" else [b"1"])
-        metadata, _ = await client._logs.get("log")
+        metadata, _ = await client._opened.logs.get("log")
         assert await client.ledgers() == [segment.ledger_id for segment in metadata.segments]
 
 
 async def test_a_takeover_has_a_deadline(autojump_clock: trio.testing.MockClock) -> None:
-    options = ClientOptions(takeover_timeout_s=3.0, recovery_timeout_s=20.0, add_timeout_s=15, read_timeout_s=15)
+    options = ClientTuning(takeover_timeout_s=3.0, recovery_timeout_s=20.0, add_timeout_s=15, read_timeout_s=15)
     async with cluster() as world, world.client(options) as client:
         with pytest.raises(FencedError):  # by its record, though no bookie heard of it
             async with client.write_log("log") as log:
@@ -262,7 +266,7 @@ async def test_without_enough_bookies_nothing_is_taken_over(autojump_clock: trio
             await segments(client)
 
 
-async def test_a_takeover_waits_for_bookies_that_restart(autojump_clock: trio.testing.MockClock) -> None:
+async def test_takeover_waits_for_restarting_bookies(autojump_clock: trio.testing.MockClock) -> None:
     """R12, C7: two of three are back after 4 s, and there is nothing to recover: the last writer closed its ledger."""
     async with cluster(3) as world, world.client() as client:
         async with client.write_log("log") as log:
@@ -281,7 +285,7 @@ async def test_a_takeover_waits_for_bookies_that_restart(autojump_clock: trio.te
                 assert (await log.append(b"after")).segment == 2
 
 
-async def test_a_takeover_gives_up_on_bookies_that_stay_away(autojump_clock: trio.testing.MockClock) -> None:
+async def test_takeover_gives_up_on_absent_bookies(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client() as client:
         for bookie in world.bookies[:2]:
             await bookie.kill()
@@ -290,6 +294,25 @@ async def test_a_takeover_gives_up_on_bookies_that_stay_away(autojump_clock: tri
             async with client.write_log("log"):
                 pass
         assert trio.current_time() - started < 6
+
+
+@pytest.mark.parametrize("kind", [StorageFullError, StorageFailedError])
+async def test_takeover_does_not_wait_for_refusing_bookies(
+    kind: type[StorageError], autojump_clock: trio.testing.MockClock
+) -> None:
+    """B10: their disks are full or failed, as they announce: that is told within a second, in their words."""
+    async with cluster(3) as world, world.client() as client:
+        with pytest.raises(NotEnoughBookiesError):
+            async with client.create_ledger() as writer:
+                for bookie in world.bookies[:2]:
+                    bookie.storage.commit_error = kind("the disk's own words", "mend it")
+                await writer.append(b"refused")
+        started = trio.current_time()
+        with pytest.raises(NotEnoughBookiesError, match="the disk's own words") as raised:
+            async with client.write_log("log"):
+                pass
+        assert isinstance(raised.value.__cause__, kind)
+        assert trio.current_time() - started <= 1
 
 
 # -- rolling --------------------------------------------------------------------------------------------------------
@@ -317,10 +340,10 @@ async def append_from_many(log: replog.LogWriter, tasks: int, each: int) -> dict
 @pytest.mark.parametrize(
     "options",
     [
-        ClientOptions(roll_entries=100),
+        ClientTuning(roll_entries=100),
         ClientOptions(roll_bytes=400),
         ClientOptions(roll_age_s=0.02),
-        ClientOptions(roll_entries=1),
+        ClientTuning(roll_entries=1),
     ],
     ids=["entries", "bytes", "age", "one"],
 )
@@ -342,7 +365,7 @@ async def test_a_log_rolls_while_many_tasks_append(
 async def test_a_roll_by_size_happens_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with cluster() as world, world.client(ClientOptions(roll_entries=100)) as client:
+    async with cluster() as world, world.client(ClientTuning(roll_entries=100)) as client:
         for bookie in world.bookies:
             bookie.wire.delay_s = 0.01
         world.metastore.delay_s = 0.05
@@ -356,7 +379,7 @@ async def test_a_roll_by_size_happens_once(
 
 
 async def test_pushes_keep_the_order_of_the_calls_across_rolls(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client(ClientOptions(in_flight_bytes_max=50, batch_bytes_max=20)) as client:
+    async with cluster() as world, world.client(ClientTuning(in_flight_bytes_max=50, batch_bytes_max=20)) as client:
         for bookie in world.bookies:
             bookie.wire.delay_s = 0.005
         async with client.write_log("log") as log, trio.open_nursery() as nursery:
@@ -414,7 +437,7 @@ async def test_the_new_ledger_confirms_only_after_the_previous_one(
         assert await read_log(client) == numbers(2)
 
 
-async def test_flush_covers_what_a_roll_left_behind(autojump_clock: trio.testing.MockClock) -> None:
+async def test_flush_covers_entries_before_a_roll(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         async with client.write_log("log") as log:
             for bookie in world.bookies:
@@ -476,7 +499,7 @@ async def test_a_roll_without_metastore_is_made_up_and_appends_go_on(
             await log.roll()
             await log.append(b"21")
         assert await read_log(client) == numbers(21)
-        metadata, _ = await client._logs.get("log")
+        metadata, _ = await client._opened.logs.get("log")
         async with client.write_log("log"):
             pass
         for segment in metadata.segments:
@@ -635,7 +658,7 @@ async def test_leaving_during_a_roll_loses_and_leaves_nothing(
             assert scope.cancelled_caught == (way == "cancelled")
             await until(lambda: len(ended) == 2)
         await trio.sleep(1)
-        assert not client._ledgers._writers, "writers are left that nobody uses"
+        assert not client._opened.ledgers._writers, "writers are left that nobody uses"
         found = await read_log(client)
         assert found[: len(confirmed)] == confirmed
         async with client.write_log("log") as log:
@@ -659,7 +682,7 @@ async def test_a_lost_roll_reports_no_fenced_writer(
             with pytest.raises(FencedError):
                 await first.roll()
         assert len(world.told(WriterFenced)) == 1
-        metadata, _ = await client._logs.get("log")
+        metadata, _ = await client._opened.logs.get("log")
         assert await client.ledgers() == [segment.ledger_id for segment in metadata.segments]
 
 
@@ -667,8 +690,8 @@ async def test_a_lost_roll_reports_no_fenced_writer(
 
 
 @pytest.mark.slow
-async def test_a_log_that_is_rolled_and_trimmed_keeps_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    options = ClientOptions(roll_entries=500, in_flight_bytes_max=10_000, batch_bytes_max=1000)
+async def test_rolled_and_trimmed_log_keeps_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    options = ClientTuning(roll_entries=500, in_flight_bytes_max=10_000, batch_bytes_max=1000)
     async with cluster(1) as world, world.client(options, ONE) as client:
         (bookie,) = world.bookies
         async with client.write_log("log") as log:
@@ -703,7 +726,7 @@ def sizes(world: Cluster, client: replog.Client, log: replog.LogWriter) -> dict[
         "ledgers stored": len(content.ledgers),
         "batches stored": sum(len(each._batches) for each in batches),
         "machines": bookie.server.statistics()["ledgers_in_memory"],
-        "writers": len(client._ledgers._writers),
+        "writers": len(client._opened.ledgers._writers),
         "outstanding": client.statistics()["client"]["outstanding_bytes"],
         "unconfirmed": log.unconfirmed_bytes,
         "waiting": len(log._writer.backlog._waiting) + len(log._writer.backlog._batches),
@@ -731,11 +754,11 @@ async def test_adds_of_a_log_carry_no_recovery_flag(autojump_clock: trio.testing
 
 
 @pytest.mark.parametrize("is_pending", [False, True])
-async def test_deposed_leader_whose_ledger_was_trimmed_away(
+async def test_deposed_leader_learns_it_after_its_ledger_was_trimmed(
     is_pending: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     """L5: it is fenced as any other, though it learns that from the ledger's record, and not from a bookie."""
-    async with cluster(4) as world, world.client() as client, world.client() as other:
+    async with cluster(4) as world, world.deaf_client() as client, world.client() as other:
         with pytest.raises(FencedError) as caught:
             async with client.write_log("log") as log:
                 await log.append(b"a")

@@ -11,10 +11,11 @@ import pytest
 import trio
 
 import replog
-from replog.log.retention import Retention, first_kept
+from replog.log.log_options import Retention
+from replog.log.retention import first_kept
 from replog.protocol.contents import Contents
 from replog.protocol.model import Position, Segment
-from replog.runtime.chance import Chance, use_chance
+from replog.runtime.entropy import Entropy, use_entropy
 from tests.kit import Cluster, cluster
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
@@ -34,8 +35,8 @@ class Wall:
         return NOW_MS * 1_000_000 + int((trio.current_time() + self.ahead.total_seconds()) * 10**9)
 
     def use(self) -> None:
-        """What is made from now on has this clock."""
-        use_chance(Chance(time_ns=self.time_ns))
+        """Objects made from now on have this clock."""
+        use_entropy(Entropy(time_ns=self.time_ns))
 
 
 @asynccontextmanager
@@ -73,18 +74,20 @@ async def test_l3a_leader_drops_nothing_while_its_clock_is_wrong(
             await write_segments(log, 6)
         Wall(ahead).use()
         async with world.client() as client:
-            async with client.write_log("log", retention=Retention(age=timedelta(seconds=90))):
+            async with client.write_log(
+                "log", options=replog.LogOptions(retention=Retention(age=timedelta(seconds=90)))
+            ):
                 await trio.sleep(1)
                 assert await first_segment(client) == 1
             assert caplog.text.count("no majority of the bookies confirms the wall clock") == 1
 
 
-async def test_l3a_leader_whose_clock_jumps_for_seconds_drops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_l3a_leader_drops_nothing_when_its_clock_jumps_briefly(caplog: pytest.LogCaptureFixture) -> None:
     """All clocks are one, as in an embedded log: the monotonic clock shows the jump."""
     wall = Wall()
     wall.use()
     async with cluster() as world, world.client() as client:
-        async with client.write_log("log", retention=Retention(age=AGE)) as log:
+        async with client.write_log("log", options=replog.LogOptions(retention=Retention(age=AGE))) as log:
             await write_segments(log, 12, each_s=4.0)  # the second pass comes at 60 s
             await trio.sleep(5)
             wall.ahead = YEAR
@@ -96,11 +99,11 @@ async def test_l3a_leader_whose_clock_jumps_for_seconds_drops_nothing(caplog: py
             assert await first_segment(client) >= 12, "once the clock is right, the retention is enforced"
 
 
-async def test_l3a_leader_goes_on_after_one_pass_when_the_clock_was_set() -> None:
+async def test_l3a_leader_continues_one_pass_after_a_clock_change() -> None:
     wall = Wall()
     wall.use()
     async with cluster() as world, world.client() as client:
-        async with client.write_log("log", retention=Retention(age=AGE)) as log:
+        async with client.write_log("log", options=replog.LogOptions(retention=Retention(age=AGE))) as log:
             await write_segments(log, 6, each_s=1.0)
             wall.ahead = timedelta(minutes=11)
             await trio.sleep(60)
@@ -115,13 +118,15 @@ async def test_l3a_call_names_the_clocks_and_keeps_the_other_limits() -> None:
             await write_segments(log, 6)
         Wall(YEAR).use()
         async with world.client() as client:
-            with pytest.raises(replog.ClockMismatchError, match=r"365\.0 days ahead of that of bookie") as caught:
+            with pytest.raises(
+                replog.errors.ClockMismatchError, match=r"365\.0 days ahead of that of bookie"
+            ) as caught:
                 await client.retain_log("log", age=timedelta(hours=1), size_bytes=14)
             assert len(caught.value.bookies) == 3
             assert await first_segment(client) == 4, "what is beyond the size has gone"
 
 
-async def test_l3a_call_on_an_idle_log_drops_what_is_old() -> None:
+async def test_l3a_call_on_an_idle_log_drops_old_entries() -> None:
     async with world_of(Wall(), Wall(), Wall()) as world:
         async with world.client() as client, client.write_log("log") as log:
             await write_segments(log, 3)
@@ -139,7 +144,7 @@ async def test_l3a_call_sees_a_jump_since_the_client_was_opened() -> None:
         async with client.write_log("log") as log:
             await write_segments(log, 3)
         wall.ahead = YEAR
-        with pytest.raises(replog.ClockMismatchError, match="has jumped"):
+        with pytest.raises(replog.errors.ClockMismatchError, match="has jumped"):
             await client.retain_log("log", age=WEEK)
         assert await first_segment(client) == 1
 
@@ -159,7 +164,7 @@ async def test_l3a_majority_of_the_ensemble_must_confirm_the_clock(wrong: int, a
                 bookie.wire.is_deaf = True
             await trio.sleep(700)
             if is_refused:
-                with pytest.raises(replog.ClockMismatchError):
+                with pytest.raises(replog.errors.ClockMismatchError):
                     await client.retain_log("log", age=timedelta(minutes=10))
                 assert await first_segment(client) == 1
             else:
@@ -169,7 +174,7 @@ async def test_l3a_majority_of_the_ensemble_must_confirm_the_clock(wrong: int, a
 # -- the clock of a former leader ---------------------------------------------------------------------------------------
 
 
-async def test_l3a_segment_from_the_future_is_named_with_the_command_that_passes_it() -> None:
+async def test_l3a_segment_from_the_future_is_named_with_the_remedy() -> None:
     async with world_of(Wall(), Wall(), Wall()) as world:
         Wall(10 * YEAR).use()
         async with world.client() as client, client.write_log("log") as log:
@@ -181,7 +186,7 @@ async def test_l3a_segment_from_the_future_is_named_with_the_command_that_passes
             await trio.sleep(1000)
             for _ in range(2):
                 command = r"segment 1 stays.* is in the future.*`replog log trim log --before 3:0`"
-                with pytest.raises(replog.ClockMismatchError, match=command) as caught:
+                with pytest.raises(replog.errors.ClockMismatchError, match=command) as caught:
                     await client.retain_log("log", age=AGE)
                 assert caught.value.segment == 1
             await client.trim_log("log", before="3:0")
@@ -194,12 +199,15 @@ async def test_l3a_leader_names_a_segment_from_the_future_once(caplog: pytest.Lo
         async with world.client() as client, client.write_log("log") as log:
             await write_segments(log, 2)
         Wall().use()
-        async with world.client() as client, client.write_log("log", retention=Retention(age=WEEK)):
+        async with (
+            world.client() as client,
+            client.write_log("log", options=replog.LogOptions(retention=Retention(age=WEEK))),
+        ):
             await trio.sleep(600)
             assert caplog.text.count("replog log trim log --before 3:0") == 1
 
 
-async def test_l3a_entries_of_a_leader_whose_clock_was_behind_are_kept() -> None:
+async def test_l3a_entries_of_a_leader_with_a_slow_clock_are_kept() -> None:
     async with world_of(Wall(), Wall(), Wall()) as world:
         Wall(-10 * YEAR).use()
         async with world.client() as client, client.write_log("log") as log:
@@ -209,7 +217,7 @@ async def test_l3a_entries_of_a_leader_whose_clock_was_behind_are_kept() -> None
             async with client.write_log("log") as log:
                 await write_segments(log, 2)
             with pytest.raises(
-                replog.ClockMismatchError, match=r"more than a year older.*`replog log trim log --before 5:0`"
+                replog.errors.ClockMismatchError, match=r"more than a year older.*`replog log trim log --before 5:0`"
             ):
                 await client.retain_log("log", age=WEEK)
             assert await first_segment(client) == 1
@@ -241,14 +249,12 @@ def segments_of(*days: float, contents: Contents | None = None) -> list[Segment]
         ((0, -3000, -2999), 10, 1),  # nobody knows when the last two were sent
     ],
 )
-def test_l3a_times_that_contradict_the_order_of_segments_keep(
-    days: tuple[float, ...], now_day: float, first: int
-) -> None:
+def test_l3a_times_contradicting_the_segment_order_keep(days: tuple[float, ...], now_day: float, first: int) -> None:
     now_ms = NOW_MS + int(now_day * DAY_MS)
     assert first_kept(segments_of(*days), Retention(age=WEEK), now_ms, None) == first
 
 
-def test_l3a_clock_that_was_set_right_within_a_segment_drops_nothing_before_it() -> None:
+def test_l3a_corrected_clock_drops_nothing_before_its_segment() -> None:
     """A machine that begins in 1970, until it has asked for the time: while it leads, or before its segment is closed."""
     segments = segments_of(-3000, -3000, 1)
     segments[2] = attrs.evolve(segments[2], created_at_ms=segments[1].created_at_ms + 1)
@@ -256,7 +262,7 @@ def test_l3a_clock_that_was_set_right_within_a_segment_drops_nothing_before_it()
     assert first_kept(segments[:3], Retention(age=WEEK), NOW_MS + 2 * DAY_MS, None) == 1
 
 
-def test_l3a_ledgers_of_a_job_that_wrote_for_long_are_as_old_as_their_commit() -> None:
+def test_l3a_ledgers_of_a_long_job_are_as_old_as_their_commit() -> None:
     segments = segments_of(0, 1, 0.5, 2)
     segments[2] = attrs.evolve(segments[2], created_at_ms=NOW_MS + int(1.1 * DAY_MS))
     assert first_kept(segments, Retention(age=WEEK), NOW_MS + int(8.05 * DAY_MS), None) == 2
@@ -275,10 +281,10 @@ async def test_l3a_sweep_gives_up_no_job_by_a_wrong_clock() -> None:
                 await writer.append(b"1")
         Wall(YEAR).use()
         async with world.client() as sweeper:
-            with pytest.raises(replog.ClockMismatchError, match="No job was given up by its age"):
-                await sweeper.sweep_log("log", grace_s=3600.0)
-            await sweeper.append_ledgers("log", [writer.ledger_id], job="a")
-            assert await sweeper.sweep_log("log", grace_s=3600.0) == []
+            with pytest.raises(replog.errors.ClockMismatchError, match="No job was given up by its age"):
+                await sweeper.jobs.sweep("log", grace_s=3600.0)
+            await sweeper.jobs.append_ledgers("log", [writer.ledger_id], job="a")
+            assert await sweeper.jobs.sweep("log", grace_s=3600.0) == []
 
 
 async def test_l3a_sweep_by_name_or_without_grace_needs_no_clock() -> None:
@@ -290,8 +296,8 @@ async def test_l3a_sweep_by_name_or_without_grace_needs_no_clock() -> None:
                     written.append(writer.ledger_id)
         Wall(YEAR).use()
         async with world.client() as sweeper:
-            assert await sweeper.sweep_log("log", job="a") == written[:1]
-            assert await sweeper.sweep_log("log", grace_s=0.0) == written[1:]
+            assert await sweeper.jobs.sweep("log", job="a") == written[:1]
+            assert await sweeper.jobs.sweep("log", grace_s=0.0) == written[1:]
 
 
 async def test_l3a_producers_are_not_forgotten_by_a_wrong_clock() -> None:
@@ -301,10 +307,10 @@ async def test_l3a_producers_are_not_forgotten_by_a_wrong_clock() -> None:
             await log.roll()
             Wall(YEAR).use()
             async with world.client() as operator:
-                with pytest.raises(replog.ClockMismatchError, match="Nothing was forgotten by age"):
-                    await operator.retire_producers("log", older_than_s=3600.0)
-                assert [each.name for each in await operator.log_producers("log")] == ["till"]
-                assert await operator.retire_producers("log", ["other"]) == []
+                with pytest.raises(replog.errors.ClockMismatchError, match="Nothing was forgotten by age"):
+                    await operator.jobs.retire_producers("log", older_than_s=3600.0)
+                assert [each.name for each in await operator.jobs.producers("log")] == ["till"]
+                assert await operator.jobs.retire_producers("log", ["other"]) == []
             await log.roll()
             assert await log.append(b"1", id=("till", 1)) == first
 
@@ -312,11 +318,11 @@ async def test_l3a_producers_are_not_forgotten_by_a_wrong_clock() -> None:
 async def test_l3a_transactions_are_not_forgotten_by_a_wrong_clock() -> None:
     async with world_of(Wall(), Wall(), Wall()) as world:
         async with world.client() as client:
-            await client.append_ledgers("log", [], transaction=("stream", 1))
+            await client.jobs.append_ledgers("log", [], transaction=("stream", 1))
             async with client.write_log("log"):
                 pass
         Wall(YEAR).use()
         async with world.client() as operator:
-            with pytest.raises(replog.ClockMismatchError):
-                await operator.retire_transactions("log", older_than_s=3600.0)
-            assert await operator.retire_transactions("log", ["stream"]) == ["stream"]
+            with pytest.raises(replog.errors.ClockMismatchError):
+                await operator.jobs.retire_transactions("log", older_than_s=3600.0)
+            assert await operator.jobs.retire_transactions("log", ["stream"]) == ["stream"]

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 import attrs
 
 import replog
+from replog.machine.options import MachineTuning
 from tests.kit import ONE, Cluster
 
-OPTIONS = replog.MachineOptions(call_timeout_s=60.0)
+OPTIONS = MachineTuning(call_timeout_s=60.0)
 
 
 @attrs.define

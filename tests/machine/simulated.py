@@ -15,13 +15,14 @@ import trio
 
 import replog
 from replog.errors import MachineError, SessionExpiredError
+from replog.machine.options import MachineTuning
 from replog.testing import SimulatedCluster, simulate
 
 NAMES = ("ann", "ben", "eve")
 CALLERS = 3  # in each process
 WRONG_S = (0.0, 30.0, -30.0, 86_400.0, -86_400.0, 3e8)  # by which wall clocks are ahead
 CALLS = 25  # of each caller
-OPTIONS = replog.MachineOptions(
+OPTIONS = MachineTuning(
     call_timeout_s=20.0, session_timeout_s=15.0, repeat_after_s=1.0, check_every=15, snapshot_every=20
 )
 

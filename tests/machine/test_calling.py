@@ -11,8 +11,8 @@ import trio.testing
 
 from replog.errors import CommandTimeoutError
 from replog.machine.calling import Caller
+from replog.machine.context import MachineContext
 from replog.machine.entries import Kind, MachineEntry
-from replog.machine.surroundings import Surroundings
 from replog.metastores.memory import MemoryMetastore
 from tests.machine.counters import OPTIONS
 
@@ -39,7 +39,7 @@ async def test_leader_is_looked_for_more_often_than_a_takeover_is_long(
     """A leader that is announced at any time is found a tenth of that time later, and no process asks without a pause."""
     metastore = Watched()
     options = attrs.evolve(OPTIONS, call_timeout_s=20.0)
-    caller = Caller("m", Surroundings(metastore, no_transport, no_transport, None), options, b"")  # type: ignore[arg-type]
+    caller = Caller("m", MachineContext(metastore, no_transport, no_transport, None), options, b"")  # type: ignore[arg-type]
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(caller.run)

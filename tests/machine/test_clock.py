@@ -10,7 +10,7 @@ import trio
 
 import replog
 from replog.machine.clock import MachineClock
-from replog.runtime.chance import Chance, use_chance
+from replog.runtime.entropy import Entropy, use_entropy
 from tests.kit import ONE, Cluster, cluster
 from tests.machine.counters import OPTIONS
 
@@ -64,7 +64,7 @@ async def until_free(lock: replog.RunningMachine[replog.ReplicatedLock], limit_s
 )
 async def test_l12_machine_time_runs_with_the_monotonic_clock(log_ns: int, ahead_ns: int, passed_ns: int) -> None:
     wall = Wall()
-    clock = MachineClock(lambda: log_ns, Chance(time_ns=wall.time_ns))
+    clock = MachineClock(lambda: log_ns, Entropy(time_ns=wall.time_ns))
     clock.start()
     began_ns = clock.now_ns()
     assert began_ns == (log_ns or BEGAN_NS)
@@ -77,7 +77,7 @@ async def test_l12_machine_time_runs_with_the_monotonic_clock(log_ns: int, ahead
 
 async def test_l12_machine_time_never_goes_back_when_the_clock_jumps() -> None:
     wall = Wall()
-    clock = MachineClock(lambda: 0, Chance(time_ns=wall.time_ns))
+    clock = MachineClock(lambda: 0, Entropy(time_ns=wall.time_ns))
     times = []
     for place in range(300):
         wall.ahead_ns = (0, DAY, -DAY, 20 * SECOND, -SECOND)[place % 5]
@@ -93,7 +93,7 @@ async def test_l12_machine_time_never_goes_back_when_the_clock_jumps() -> None:
 @pytest.mark.parametrize("ahead_ns", [DAY, 30 * SECOND, 3650 * DAY, -DAY])
 async def test_l12_lock_ends_in_time_when_a_clock_jumped_for_a_moment(ahead_ns: int) -> None:
     wall = Wall()
-    use_chance(Chance(time_ns=wall.time_ns))
+    use_entropy(Entropy(time_ns=wall.time_ns))
     async with cluster(1) as made, lock_member(made) as lock:
         await lock.acquire("first", 1.0)
         wall.ahead_ns = ahead_ns
@@ -105,7 +105,7 @@ async def test_l12_lock_ends_in_time_when_a_clock_jumped_for_a_moment(ahead_ns: 
 
 async def test_l12_lock_is_kept_when_the_clock_stays_ahead() -> None:
     wall = Wall()
-    use_chance(Chance(time_ns=wall.time_ns))
+    use_entropy(Entropy(time_ns=wall.time_ns))
     async with cluster(1) as made, lock_member(made) as lock:
         await lock.acquire("holder", 60.0)
         wall.ahead_ns = 365 * DAY
@@ -116,7 +116,7 @@ async def test_l12_lock_is_kept_when_the_clock_stays_ahead() -> None:
 async def test_l12_next_leader_goes_on_with_the_time_of_the_log(ahead_ns: int) -> None:
     """The clocks of two members differ by years: a lock lasts as long as if it were one."""
     wall = Wall()
-    use_chance(Chance(time_ns=wall.time_ns))
+    use_entropy(Entropy(time_ns=wall.time_ns))
     async with cluster(1) as made:
         async with lock_member(made) as lock:
             await lock.acquire("holder", 10.0)
@@ -127,9 +127,9 @@ async def test_l12_next_leader_goes_on_with_the_time_of_the_log(ahead_ns: int) -
             assert 0 < lock.status.time_ns - held_ns < 10 * SECOND
 
 
-async def test_l12_time_passes_in_a_leader_that_nobody_asks() -> None:
+async def test_l12_time_passes_in_an_idle_leader() -> None:
     wall = Wall()
-    use_chance(Chance(time_ns=wall.time_ns))
+    use_entropy(Entropy(time_ns=wall.time_ns))
     async with cluster(1) as made:
         async with lock_member(made) as lock:
             await lock.acquire("holder", 10.0)

@@ -107,7 +107,7 @@ def test_result_arrives_equal(function: Any, result: Any) -> None:
     assert command.decode_result(command.encode_result(result)) == result
 
 
-def test_method_without_mark_is_no_command() -> None:
+def test_method_without_mark_is_not_a_command() -> None:
     with pytest.raises(ConfigError, match="mark it"):
         SHOP.find(Shop.helper)
 
@@ -119,7 +119,7 @@ def test_state_is_read_back_equal() -> None:
     assert SHOP.decode_state(fields) == shop
 
 
-def test_class_that_cannot_be_replicated_is_refused() -> None:
+def test_unreplicable_class_is_refused() -> None:
     class Plain(replog.StateMachine):
         pass
 

@@ -78,7 +78,7 @@ def test_command_of_an_expired_or_unknown_session_is_not_applied(log: Log) -> No
     assert log.core.state.values == {"x": 1}
 
 
-def test_session_that_opens_again_is_another_one(log: Log) -> None:
+def test_reopened_session_is_a_new_one(log: Log) -> None:
     """A late repeat of an OPEN must not bring an expired session back: its commands would be applied twice."""
     log.append(MachineEntry(Kind.EXPIRE, body=b"[1]"))
     opened = log.append(MachineEntry(Kind.OPEN))
@@ -86,7 +86,7 @@ def test_session_that_opens_again_is_another_one(log: Log) -> None:
     assert opened.body == b"2"
 
 
-def test_command_that_raises_counts_as_applied(log: Log) -> None:
+def test_raising_command_counts_as_applied(log: Log) -> None:
     body = TAKE.encode(("x", 5), {})
     answers = [log.append(MachineEntry(Kind.COMMAND, 1, 1, body=body)) for _ in range(2)]
     assert [(each.code, json.loads(each.body)) for each in answers if each] == [
@@ -95,7 +95,7 @@ def test_command_that_raises_counts_as_applied(log: Log) -> None:
     assert log.core.state.values == {"x": -5}
 
 
-def test_result_that_is_not_of_its_type_is_a_failure() -> None:
+def test_result_of_another_type_is_a_failure() -> None:
     @attrs.define
     class Wrong(replog.StateMachine):
         @replog.command
@@ -138,7 +138,7 @@ def test_unconfirmed_results_are_bounded_in_bytes(log: Log, monkeypatch: pytest.
     assert log.core._sessions[1].results_bytes == 1
 
 
-def test_failure_counts_the_same_whatever_its_text(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_is_the_same_with_any_text(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text may differ between members: the same entry must reach the limit in all of them."""
     body = TAKE.encode(("x", 5), {})
     log.append(MachineEntry(Kind.COMMAND, 1, 1, body=body))
@@ -235,7 +235,7 @@ def test_equal_states_have_equal_hashes(log: Log) -> None:
     log.append(MachineEntry(Kind.HASH, body=check_at(log)))
 
 
-def test_member_whose_state_differs_stops(log: Log) -> None:
+def test_member_stops_when_its_state_differs(log: Log) -> None:
     log.add(1, 1)
     body = check_at(log)
     log.core.checked = log.core.checked[0], "other" if log.core.checked else ""  # type: ignore[index]
@@ -309,7 +309,7 @@ COMMANDS = st.tuples(
 
 
 @given(st.lists(COMMANDS, max_size=60))
-def test_kept_answers_are_those_that_the_caller_may_lack(commands: list[tuple[str, int, int]]) -> None:
+def test_answers_are_kept_while_the_caller_may_lack_them(commands: list[tuple[str, int, int]]) -> None:
     """Two members keep the same ones, and refuse the same commands, though the texts of failures differ between them."""
     members = Log(), Log()
     for each in members:

@@ -18,7 +18,7 @@ from replog.machine.leading import Leader
 from replog.machine.visits import Visit
 from replog.protocol.messages import Response, Status
 from replog.protocol.model import Position
-from replog.runtime.chance import Chance
+from replog.runtime.entropy import Entropy
 from tests.kit import cluster
 from tests.machine.counters import OPTIONS, Counters, member
 
@@ -90,7 +90,7 @@ async def town() -> AsyncIterator[Town]:
     core.apply(Position(1, 1), MachineEntry(Kind.OPEN))
     log = Log()
     async with trio.open_nursery() as nursery:
-        leader = Leader(core, log, nursery, OPTIONS, Chance(), lambda: None)  # type: ignore[arg-type]
+        leader = Leader(core, log, nursery, OPTIONS, Entropy(), lambda: None)  # type: ignore[arg-type]
         yield Town(leader, log, core)
         nursery.cancel_scope.cancel()
 
@@ -119,7 +119,7 @@ async def test_more_commands_than_are_under_way_go_at_once() -> None:
         assert made.heard == dict.fromkeys((1, 2, 3), Status.OK)
 
 
-async def test_leader_that_fails_refuses_what_has_gathered() -> None:
+async def test_failing_leader_refuses_gathered_commands() -> None:
     async with town() as made:
         await made.ask(1, commands=3)
         await made.ask(2, commands=1)
@@ -147,7 +147,7 @@ def expired(made: Town) -> list[bytes]:
     return [each.body for each in made.log.pushed if each.kind == Kind.EXPIRE]
 
 
-async def test_leader_that_was_paused_expires_no_session() -> None:
+async def test_paused_leader_expires_no_session() -> None:
     """While it was stopped it could hear nobody: each caller has the whole time again."""
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
@@ -164,4 +164,27 @@ async def test_leader_that_was_paused_expires_no_session() -> None:
         assert expired(made) == []
         await trio.sleep(0.6 * timeout_s)
         assert expired(made) == [b"[1]"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_late_opened_session_has_its_full_time() -> None:
+    """It has sent nothing yet, and the leader leads for long."""
+    timeout_s = OPTIONS.session_timeout_s
+    async with town() as made, trio.open_nursery() as nursery:
+
+        async def confirm() -> None:
+            while True:
+                await trio.sleep(timeout_s / 100)
+                if made.log.pushed:
+                    await made.log.confirm()
+
+        nursery.start_soon(made.leader.expire_sessions)
+        nursery.start_soon(confirm)
+        await trio.sleep(5 * timeout_s)
+        assert expired(made) == [b"[1]"]
+        made.leader.take(Visit(9, made._reply, 1), [MachineEntry(Kind.OPEN)])
+        await trio.sleep(0.9 * timeout_s)
+        assert made.core.sessions == [2]
+        await trio.sleep(timeout_s)
+        assert expired(made) == [b"[1]", b"[2]"]
         nursery.cancel_scope.cancel()

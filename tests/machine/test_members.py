@@ -21,11 +21,12 @@ from replog.errors import (
     StateDivergedError,
     UnknownCommandError,
 )
-from replog.machine.entries import Code, Kind, MachineEntry
+from replog.machine import visits
+from replog.machine.entries import Answer, Code, Kind, MachineEntry
 from replog.machine.leading import Leader
 from replog.machine.visits import Reception, Visit, request_of
 from replog.protocol.messages import AdminCommand, AdminRequest, Request, Response, Status
-from replog.runtime.chance import Chance, use_chance
+from replog.runtime.entropy import Entropy, use_entropy
 from tests.kit import Cluster, cluster, until
 from tests.machine.counters import OPTIONS, Counters, member
 
@@ -57,7 +58,7 @@ async def test_commands_of_all_members_are_applied_everywhere() -> None:
         assert sum(counters.status.leads_from is not None for counters in machines) == 1
 
 
-async def test_read_sees_every_command_that_was_answered_before() -> None:
+async def test_read_sees_every_earlier_answered_command() -> None:
     async with cluster() as made, member(made) as leader, member(made) as other:
         for number in range(1, 20):
             assert await leader.add("visits") == number
@@ -78,7 +79,7 @@ def len_of_values(state: Counters) -> int:
     return len(state.values)
 
 
-async def test_command_that_raises_fails_in_its_caller_and_is_applied() -> None:
+async def test_raising_command_fails_in_its_caller_and_is_applied() -> None:
     async with cluster(1) as made, member(made) as leader, member(made) as other:
         for counters in (leader, other):
             with pytest.raises(CommandFailedError, match="ValueError: x is") as caught:
@@ -153,7 +154,7 @@ async def test_deposed_leader_repeats_its_commands_at_the_next_one() -> None:
         assert await second.read(lambda state: state.values) == {"visits": total}
 
 
-async def test_idle_leader_learns_that_it_is_deposed() -> None:
+async def test_idle_leader_learns_of_its_deposition() -> None:
     async with cluster() as made, member(made) as counters, made.client() as thief:
         await counters.add("visits")
         before = counters.status.leads_from
@@ -169,7 +170,7 @@ async def test_idle_leader_learns_that_it_is_deposed() -> None:
 @pytest.mark.parametrize(
     "error", [LedgerNotFoundError(8, "trimmed away"), FencedError(8, "fenced"), AddTimeoutError(8, "too slow")]
 )
-async def test_leader_whose_writer_fails_competes_again(error: replog.ReplogError) -> None:
+async def test_leader_competes_again_after_its_writer_failed(error: replog.ReplogError) -> None:
     """Among them: it was paused, and the next leader has trimmed away the ledger that it writes to."""
     async with cluster() as made, member(made) as counters:
         await counters.add("visits")
@@ -277,7 +278,7 @@ async def test_silent_session_expires_and_its_caller_learns_it() -> None:
         assert await leader.add("visits") == 2
 
 
-async def test_leader_refuses_unknown_command_that_stops_its_readers() -> None:
+async def test_leader_refuses_a_command_unknown_to_its_readers() -> None:
     @attrs.define
     class Newer(Counters):
         @replog.command
@@ -305,7 +306,7 @@ async def test_foreign_log_stops_the_member() -> None:
                 await trio.sleep(10)
 
 
-async def test_members_whose_states_diverge_stop() -> None:
+async def test_members_stop_when_their_states_diverge() -> None:
     @attrs.define
     class Diverging(Counters):
         @replog.command
@@ -321,7 +322,7 @@ async def test_members_whose_states_diverge_stop() -> None:
             await trio.sleep(10)
 
 
-async def test_states_that_agree_pass_the_checks() -> None:
+async def test_equal_states_pass_the_checks() -> None:
     options = attrs.evolve(OPTIONS, check_every=5)
     async with cluster() as made, member(made, options=options) as leader, member(made, options=options) as other:
         for _ in range(20):
@@ -331,10 +332,10 @@ async def test_states_that_agree_pass_the_checks() -> None:
         assert other._member.core.checked == leader._member.core.checked
 
 
-async def test_clock_that_goes_back_makes_no_states_differ() -> None:
+async def test_clock_set_back_causes_no_difference_of_states() -> None:
     """The time of a leader's first entries counts in the leader, too."""
     time_ns = 2 * 10**18
-    use_chance(Chance(time_ns=lambda: time_ns))
+    use_entropy(Entropy(time_ns=lambda: time_ns))
     async with cluster(1) as made, member(made) as leader, member(made) as other:
         await until(lambda: leader.status.leads_from is not None)
         time_ns -= 10**9
@@ -342,14 +343,15 @@ async def test_clock_that_goes_back_makes_no_states_differ() -> None:
         assert await other.read(lambda state: state.now_ns) == applied_at_ns
 
 
-async def test_what_is_too_large_to_be_sent_harms_no_member() -> None:
-    """Without a bound, each leader in turn would fail at the answer."""
+@attrs.define
+class Large(Counters):
+    @replog.command
+    def repeat(self, text: str, count: int) -> str:
+        return text * count
 
-    @attrs.define
-    class Large(Counters):
-        @replog.command
-        def repeat(self, text: str, count: int) -> str:
-            return text * count
+
+async def test_oversized_command_harms_no_member() -> None:
+    """Without a bound, each leader in turn would fail at the answer."""
 
     async with cluster(1) as made, member(made, Large) as counters:
         with pytest.raises(CommandRefusedError, match="nothing was sent"):
@@ -359,7 +361,85 @@ async def test_what_is_too_large_to_be_sent_harms_no_member() -> None:
         assert await counters.add("visits") == 1
 
 
-async def test_leader_refuses_to_end_what_are_no_sessions() -> None:
+async def test_answers_beyond_one_message_all_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them alone, if need be, however large it is."""
+    monkeypatch.setattr(visits, "ANSWER_BYTES_MAX", 100)
+
+    async with cluster(1) as made, member(made, Large) as counters:
+        await counters.add("visits")
+        found: dict[int, str] = {}
+
+        async def ask(number: int) -> None:
+            found[number] = await counters.repeat("x", 40 * number)
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                for number in range(10):
+                    nursery.start_soon(ask, number)
+        assert found == {number: "x" * 40 * number for number in range(10)}
+
+
+async def test_leader_without_room_is_asked_again_after_a_pause() -> None:
+    """It says so later, as it finds out when it pushes: the answer itself must not be what ends the pause."""
+    asked: list[float] = []
+    token = trio.lowlevel.current_trio_token()
+
+    class Full:
+        def take(self, visit: Visit, requests: Sequence[MachineEntry]) -> None:
+            asked.append(trio.current_time())
+            assert len(asked) < 500, f"asked so often within {asked[-1] - asked[0]} s"
+            for place in range(len(requests)):
+                response = visit.answered(place, Answer(Code.BUSY))
+                if response is not None:
+                    token.run_sync_soon(visit.reply, [response])
+
+    async with cluster(1) as made, member(made) as counters:
+        await counters.add("visits")
+        reception = counters._member.reception
+        leader, reception.leader = reception.leader, Full()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(counters.add, "visits")
+            await trio.sleep(2)
+            reception.leader = leader
+        assert await counters.add("visits") == 3
+
+
+async def test_timed_out_calls_leave_room_for_others() -> None:
+    """As many go together afterwards as before."""
+    options = attrs.evolve(OPTIONS, call_timeout_s=5.0, calls_bytes_max=500)
+
+    class Silent:
+        def take(self, visit: Visit, requests: Sequence[MachineEntry]) -> None:
+            pass
+
+    async with cluster(1) as made, member(made, options=options) as counters:
+        await counters.add("visits")
+        made.bookies[0].wire.delay_s = 0.1
+
+        async def duration_s() -> float:
+            began_s = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(counters.add, "visits")
+            return trio.current_time() - began_s
+
+        async def time_out() -> None:
+            with pytest.raises(CommandTimeoutError):
+                await counters.add("visits")
+
+        before_s = await duration_s()
+        reception = counters._member.reception
+        leader, reception.leader = reception.leader, Silent()
+        for _ in range(3):
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(time_out)
+        reception.leader = leader
+        await trio.sleep(10)  # another link is used by then
+        assert await duration_s() <= 1.5 * before_s
+
+
+async def test_leader_refuses_to_end_invalid_sessions() -> None:
     """In the log it would stop every member."""
     async with cluster(1) as made, member(made) as counters:
         for body in (b"x", b"[true]", b"[" * 100_000):
@@ -384,7 +464,7 @@ async def test_calls_without_a_session_time_out_together() -> None:
                 nursery.start_soon(call)
 
 
-async def test_member_is_left_while_nobody_hears_its_sign_of_life() -> None:
+async def test_member_is_left_while_its_signs_of_life_get_lost() -> None:
     async with cluster(1) as made, member(made) as counters:
         await counters.add("visits")
         made.bookies[0].wire.is_deaf = True
@@ -395,7 +475,7 @@ async def test_password_keeps_others_out() -> None:
     async with cluster() as made, member(made, password=b"secret") as leader:
         await leader.add("visits")
         options = attrs.evolve(OPTIONS, call_timeout_s=5.0)
-        with pytest.raises(replog.UnauthorizedError):
+        with pytest.raises(replog.errors.UnauthorizedError):
             async with member(made, options=options, password=b"wrong") as other:
                 await other.add("visits")
 
@@ -405,7 +485,7 @@ class Nobody:
         raise AssertionError("nobody is asked")
 
 
-def test_reception_refuses_what_no_caller_sends() -> None:
+def test_reception_refuses_impossible_requests() -> None:
     reception, heard = Reception(b""), list[Response]()
     good, bad = MachineEntry(Kind.READ).encode(), b"x"
     requests: list[Request] = [

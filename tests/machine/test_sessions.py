@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import attrs
 import pytest
 import trio
@@ -9,6 +11,7 @@ import trio.testing
 
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
 from replog.machine.sessions import CommandId, Session
+from tests.lanes.seeds import seeds
 from tests.machine.counters import OPTIONS
 
 
@@ -31,7 +34,7 @@ def session_of(leader: Leader) -> Session:
     return Session(leader, attrs.evolve(OPTIONS, calls_at_once_max=2), "me")  # type: ignore[arg-type]
 
 
-async def test_waiting_calls_go_on_in_another_session_when_theirs_expires(
+async def test_waiting_calls_continue_when_their_session_expires(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Two ids were taken, and nobody has sent them: no answer would ever make room."""
@@ -53,6 +56,44 @@ async def test_waiting_calls_go_on_in_another_session_when_theirs_expires(
     assert trio.current_time() - began_s < 1
     assert (leader.opened, {each.session for each in found}) == (2, {2})
     assert len(set(found)) == 5
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+async def test_ids_floors_and_sessions_stay_right(seed: int, autojump_clock: trio.testing.MockClock) -> None:
+    """Commands end in any order, and also when their session has ended long since. A floor never passes a command that nobody has
+    answered, and a session that nobody ended stays."""
+    chance, leader = random.Random(seed), Leader()
+    session = Session(leader, attrs.evolve(OPTIONS, calls_at_once_max=5), "me")  # type: ignore[arg-type]
+    open_ids: list[CommandId] = []
+    taken: set[CommandId] = set()
+    live = 0  # the session that the leader knows; 0: none
+    for _ in range(400):
+        what = chance.choice(("begin", "begin", "begin", "end", "end", "expire"))
+        if what == "begin":
+            full = live and sum(each.session == live for each in open_ids) >= 5
+            if full:
+                assert session.begin_nowait() is None
+                continue
+            opened = leader.opened
+            taken_id = await session.begin()
+            assert leader.opened == opened + (not live), "a session begins only after the one before has ended"
+            live = leader.opened
+            assert taken_id.session == live
+            assert taken_id not in taken
+            taken.add(taken_id)
+            open_ids.append(taken_id)
+        elif open_ids:
+            one = chance.choice(open_ids)
+            if what == "end":
+                session.ended(one)
+                open_ids.remove(one)
+            elif chance.random() < 0.2 or one.session != live:
+                session.expired(one.session)  # maybe late: of a session that was followed by another
+                live = 0 if one.session == live else live
+        for each in open_ids:
+            lowest = min(other.sequence for other in open_ids if other.session == each.session)
+            assert session.floor(each) <= lowest, "an answer would be forgotten that may be asked for again"
+            assert each.session != live or session.floor(each) == lowest, "answers would be kept that came"
 
 
 async def test_waiting_calls_end_when_their_member_is_left(autojump_clock: trio.testing.MockClock) -> None:

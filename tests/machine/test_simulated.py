@@ -53,12 +53,12 @@ LATER = Seen("b", 2, 3, 2)
         ([Seen("", 0, 1, 1, ("b",))], ("a", "b")),
     ],
 )
-def test_checker_finds_what_is_not_linearizable(seen: list[Seen], entries: tuple[str, ...]) -> None:
+def test_checker_finds_nonlinearizable_histories(seen: list[Seen], entries: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError):
         check(seen, entries)
 
 
-def test_checker_accepts_what_is_linearizable() -> None:
+def test_checker_accepts_linearizable_histories() -> None:
     unknown = Seen("c", 0)
     overlapping = [Seen("", 0.5, 2.5, 2, ("a", "b")), Seen("", 0.5, 2.5, 0)]
     for entries in (("a", "b"), ("a", "b", "c")):

@@ -11,20 +11,20 @@ import pytest
 import trio
 
 import replog
-from replog.errors import TrimmedError, UnknownCommandError
+from replog.errors import StateDivergedError, TrimmedError, UnknownCommandError
+from replog.log import snapshot_format
+from replog.log.log_options import LogOptions
 from replog.machine import snapshots
 from replog.machine.commands import MachineType
 from replog.machine.core import Core
 from replog.machine.entries import Kind, MachineEntry
 from replog.machine.member import Member
-from replog.machine.surroundings import LogOptions
-from replog.protocol.digest import DigestType
 from replog.protocol.model import Position
 from tests.kit import ONE, Cluster, cluster, until
 from tests.machine.counters import OPTIONS, Counters, member
 
 EVERY_10 = attrs.evolve(OPTIONS, snapshot_every=10)
-LOG = LogOptions(ONE, b"", DigestType.CRC32C)
+LOG = LogOptions(quorum=ONE)
 
 
 async def load(client: replog.Client) -> bytes | None:
@@ -51,7 +51,7 @@ async def saved(made: Cluster) -> AsyncIterator[replog.RunningMachine[Counters]]
         yield leader
 
 
-async def test_member_that_joins_restores_a_snapshot_and_reads_on() -> None:
+async def test_joining_member_restores_a_snapshot_and_reads_on() -> None:
     async with cluster(1) as made, saved(made), member(made) as other:
         assert await other.read(lambda state: state.values) == {"visits": 45}
         assert other._member.core.snapshot_commands > 0
@@ -80,7 +80,7 @@ async def test_restarted_member_restores_state_and_answers() -> None:
 
 
 async def test_snapshot_of_several_chunks_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 7)
+    monkeypatch.setattr(snapshot_format, "CHUNK_BYTES", 7)
     data = bytes(range(100))
     async with cluster(1) as made, made.client(quorum=ONE) as client:
         assert await load(client) is None
@@ -148,7 +148,7 @@ async def test_leader_restoring_a_later_snapshot_is_deposed(monkeypatch: pytest.
         [b"Cabc", b""],
     ],
 )
-async def test_snapshot_that_is_not_whole_does_not_count(records: list[bytes]) -> None:
+async def test_incomplete_snapshot_does_not_count(records: list[bytes]) -> None:
     async with cluster(1) as made, made.client(quorum=ONE) as client:
         assert await snapshots.save("counters", Position(1, 5), b"whole", client, LOG)
         async with client.write_log("counters.snapshots") as log:
@@ -194,7 +194,27 @@ async def test_absent_member_stops_when_trimmed_without_snapshot() -> None:
             await trio.sleep(60)
 
 
-async def test_state_that_cannot_be_written_stops_the_member() -> None:
+async def test_absent_member_stops_when_the_snapshot_is_older() -> None:
+    """What was trimmed is behind both: it never goes back to that snapshot, from which nobody can read on either."""
+    with pytest.raises(TrimmedError):
+        async with cluster(1) as made, made.client(quorum=ONE) as client, member(made) as other:
+            await other.add("visits")
+            core = other._member.core
+            assert await snapshots.save("counters", core.position, core.dump(), client, LOG)
+            await other.add("visits")
+            ahead = core.position
+            await other.add("visits")
+            for _ in range(3):
+                async with client.write_log("counters"):
+                    pass
+            await client.trim_log("counters", before="3:0")
+            other._member.core.position = ahead  # as if it had read nothing more
+            async with client.write_log("counters"):
+                pass
+            await trio.sleep(60)
+
+
+async def test_unwritable_state_stops_the_member() -> None:
     @attrs.define
     class Odd(Counters):
         other: dict[str, Any] = attrs.field(factory=dict)
@@ -209,3 +229,26 @@ async def test_state_that_cannot_be_written_stops_the_member() -> None:
             await trio.sleep(60)
     async with cluster(1) as made, made.client(quorum=ONE) as client:
         assert await load(client) is None
+
+
+@pytest.mark.parametrize("is_log_there", [True, False])
+async def test_member_ahead_of_its_log_reports_it(*, is_log_there: bool) -> None:
+    """As after the metastore went back, or if only the snapshots of a back-up were restored: it was a bare PositionError, or a
+    leader that was deposed by nobody, again and again."""
+    core = Core(MachineType(Counters))
+    core.position = Position(7, 3)
+    async with cluster(1) as made, made.client(quorum=ONE) as client:
+        await snapshots.save("counters", core.position, core.dump(), client, LOG)
+        if is_log_there:
+            async with client.write_log("counters"):
+                pass
+        with (
+            trio.fail_after(60),
+            pytest.RaisesGroup(
+                pytest.RaisesExc(StateDivergedError, match="ends with segment.*has applied all up to 7:3"),
+                allow_unwrapped=True,
+                flatten_subgroups=True,
+            ),
+        ):
+            async with member(made):
+                await trio.sleep_forever()

@@ -13,7 +13,7 @@ import lmdb
 import pytest
 import trio
 
-from replog.errors import KeyNotFoundError, MetastoreError, MetastoreUncertainError
+from replog.errors import KeyNotFoundError, MetastoreError, MetastoreFullError, MetastoreUncertainError
 from replog.metastores.lmdb import LMDBMetastore
 from replog.metastores.lmdb_environment import Environment
 from tests import forks
@@ -65,15 +65,18 @@ def fail_reopening(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Callabl
 
 @pytest.mark.parametrize("is_written", [False, True])
 @pytest.mark.parametrize(("code", "words"), [(errno.ENOSPC, "The disk is full"), (errno.EIO, "Look at the disk")])
-async def test_a_handle_goes_on_after_a_commit_that_failed(
-    tmp_path: Path, code: int, words: str, is_written: bool
-) -> None:
+async def test_handle_continues_after_a_failed_commit(tmp_path: Path, code: int, words: str, is_written: bool) -> None:
     async with opened(tmp_path) as metastore, opened(tmp_path) as other:
         version = await metastore.create("a", b"1")
         await other.get("a")
         async with metastore.announce("bookies/b", b"me"):
             fail_commit(metastore, disk_error(code), is_written=is_written)
-            with pytest.raises(MetastoreUncertainError, match=f"commit failed.*{words}.*read back") as raised:
+            told: type[MetastoreError] = MetastoreUncertainError
+            known = f"commit failed.*{words}.*read back"
+            if code == errno.ENOSPC and not is_written:
+                # Nothing of it is left, and a disk that is only full has what it was given.
+                told, known = MetastoreFullError, f"nothing was written.*{words}"
+            with pytest.raises(told, match=known) as raised:
                 await metastore.create("b", b"1")
             assert isinstance(raised.value.__cause__, lmdb.Error)
             for each in (metastore, other):
@@ -125,11 +128,11 @@ async def test_the_first_cause_is_reported_until_the_disk_works(
             assert await metastore.announced("bookies") == {"b": b"me"}
 
 
-async def test_an_announcement_that_fails_leaves_all_else_working(tmp_path: Path) -> None:
+async def test_failed_announcement_leaves_the_rest_working(tmp_path: Path) -> None:
     async with opened(tmp_path) as metastore:
         await metastore.create("a", b"1")
         fail_commit(metastore, disk_error(errno.ENOSPC))
-        with pytest.raises(MetastoreUncertainError):
+        with pytest.raises(MetastoreFullError):
             async with metastore.announce("bookies/b", b"me"):
                 pass
         await metastore.create("b", b"1")
@@ -137,7 +140,7 @@ async def test_an_announcement_that_fails_leaves_all_else_working(tmp_path: Path
             assert await metastore.announced("bookies") == {"b": b"me"}
 
 
-async def test_leaving_fails_nobody_and_is_done_when_the_disk_works(
+async def test_leaving_succeeds_and_finishes_when_the_disk_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who was elected has done the work, and the next one is elected while this process lives."""
@@ -153,7 +156,7 @@ async def test_leaving_fails_nobody_and_is_done_when_the_disk_works(
                 assert await other.announced("elections") == {"x": b"other"}
 
 
-async def test_a_presence_that_cannot_be_written_is_only_absence(
+async def test_unwritable_presence_counts_only_as_absence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(tmp_path) as metastore:
@@ -199,7 +202,7 @@ trio.run(main)
 
 
 @pytest.mark.parametrize("limit_bytes", [100_000, 700_001])
-def test_a_disk_that_is_really_full_and_gets_room_again(tmp_path: Path, limit_bytes: int) -> None:
+def test_really_full_disk_recovers_when_it_gets_room(tmp_path: Path, limit_bytes: int) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(limit_bytes)]
     done = forks.run(command)
     assert done.returncode == 0, done.stderr

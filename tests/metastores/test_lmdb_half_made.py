@@ -85,7 +85,9 @@ async def test_a_missing_file_beside_a_whole_data_file_is_made_again(tmp_path: P
     assert (tmp_path / without).exists()
 
 
-async def test_a_crash_at_any_step_of_making_leaves_what_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_crash_at_any_step_of_creation_leaves_an_openable_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each rename, sync and removal fails once: what stands there then is opened again."""
     for name in ("rename", "fsync", "unlink"):
         real = getattr(os, name)
@@ -171,7 +173,7 @@ async def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes) -> None
         (16 + 24 + 48 + 40, "=Q", 0, "root is page"),
     ],
 )
-async def test_meta_pages_that_would_lead_out_of_the_file_are_refused(
+async def test_meta_pages_pointing_outside_the_file_are_refused(
     tmp_path: Path, offset: int, packing: str, value: int, words: str
 ) -> None:
     await use(tmp_path)

@@ -15,15 +15,15 @@ import lmdb
 import pytest
 import trio
 
-from replog.errors import KeyExistsError, MetastoreError, MetastoreUncertainError
-from replog.metastores.lmdb import LMDBMetastore, LMDBOptions
+from replog.errors import KeyExistsError, MetastoreError, MetastoreFullError, MetastoreUncertainError
+from replog.metastores.lmdb import LMDBMetastore, LMDBTuning
 
 pytestmark = pytest.mark.crash
 
 
 @asynccontextmanager
 async def opened(path: Path, **options: float) -> AsyncIterator[LMDBMetastore]:
-    metastore = LMDBMetastore(path, LMDBOptions(**options))  # type: ignore[arg-type]
+    metastore = LMDBMetastore(path, LMDBTuning(**options))  # type: ignore[arg-type]
     try:
         yield metastore
     finally:
@@ -41,6 +41,14 @@ def say(*words):
     print(*words, flush=True)
 
 metastore = LMDBMetastore(sys.argv[1])
+"""
+
+READ_ON = """
+async def main():
+    await metastore.get("a")
+    with metastore._environment.map.environment.begin():
+        say("reading")
+        await trio.sleep_forever()
 """
 
 # Counts up two keys for ever, and says each number once it is confirmed: what it said must never be lost.
@@ -190,6 +198,26 @@ async def test_announcements_of_a_dead_process_can_be_made_again(tmp_path: Path)
         assert [bytes(key) for key, _ in transaction.cursor()] == [b"\0format", b"\0version"]
 
 
+async def test_waiter_sees_a_death_beside_others(tmp_path: Path) -> None:
+    """One task looks for all that wait. It has seen the last commit, and no key that may vanish, when this wait comes."""
+    async with opened(tmp_path) as metastore, child(ANNOUNCE, tmp_path, "60") as process:
+        assert await line(process) == b"here\n"
+        other = await metastore.create("other", b"")
+        version = (await metastore.get("live/x")).version
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(metastore.wait_changed, "other", other)
+                while metastore._waits._last_change < 0:  # noqa: ASYNC110 - a look has no event
+                    await trio.sleep(0.01)
+                async with trio.open_nursery() as waiting:
+                    waiting.start_soon(metastore.wait_changed, "live/x", version)
+                    while len(metastore._waits._waits) < 2:  # noqa: ASYNC110
+                        await trio.sleep(0.01)
+                    process.kill()
+                nursery.cancel_scope.cancel()
+        assert await metastore.announced("live") == {}
+
+
 async def test_a_stopped_process_is_not_there_until_it_goes_on(tmp_path: Path) -> None:
     async with opened(tmp_path) as metastore, child(ANNOUNCE, tmp_path, "0.4") as process:
         assert await line(process) == b"here\n"
@@ -221,7 +249,30 @@ async def test_a_process_stopped_in_a_transaction_blocks_only_a_while(tmp_path: 
             await metastore.get("b")
 
 
-async def test_the_map_that_another_process_made_larger_is_read(tmp_path: Path) -> None:
+async def test_a_process_stopped_while_it_reads_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It keeps the pages that were freed since then: the file grows, and nothing else would say why."""
+    async with opened(tmp_path, map_bytes=1 << 20, map_bytes_max=4 << 20) as metastore:
+        version = await metastore.create("a", bytes(20_000))
+        async with child(READ_ON, tmp_path) as process:
+            assert await line(process) == b"reading\n"
+            process.send_signal(signal.SIGSTOP)
+            with pytest.raises(MetastoreFullError, match="nothing was written") as raised:
+                for _ in range(1_000):
+                    version = await metastore.put("a", bytes(20_000), version)
+            grown = [each.getMessage() for each in caplog.records if "grows to" in each.getMessage()]
+            for words in (*grown, str(raised.value)):
+                assert f"process {process.pid} has been reading for" in words
+                assert f"kill -CONT {process.pid}" in words
+            assert grown
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        caplog.clear()
+        for _ in range(1_000):
+            version = await metastore.put("a", bytes(20_000), version)
+        assert not caplog.records, "the pages are used again"
+
+
+async def test_map_enlarged_by_another_process_is_read(tmp_path: Path) -> None:
     async with opened(tmp_path, map_bytes=1 << 20) as metastore:
         await metastore.create("a", b"1")
         async with child(GROW, tmp_path) as process:

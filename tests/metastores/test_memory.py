@@ -1,4 +1,4 @@
-"""The metastore in memory: its exam, and what is its own."""
+"""The metastore in memory: its conformance suite, and what is its own."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def clients(name: str) -> Callable[[], AbstractAsyncContextManager[Metastore]]:
     return client
 
 
-async def test_it_passes_the_exam(name: str) -> None:
+async def test_it_passes_the_conformance_suite(name: str) -> None:
     await check_metastore(clients(name))
 
 
-async def test_the_exam_leaves_nothing_behind(name: str) -> None:
+async def test_the_conformance_suite_leaves_nothing_behind(name: str) -> None:
     await check_metastore(clients(name))
     store = MemoryMetastore(name)._store
     assert (store._values, store._below, store._announced, store._waiters) == ({}, {}, set(), {})
@@ -91,7 +91,7 @@ async def test_another_trio_run_in_another_thread_wakes_a_waiter(name: str) -> N
             nursery.start_soon(trio.to_thread.run_sync, lambda: trio.run(change))
 
 
-def test_a_waiter_whose_run_is_over_does_no_harm(name: str) -> None:
+def test_waiter_of_an_ended_run_does_no_harm(name: str) -> None:
     """A run that ended while its watch was still registered is no reason for another run's change to fail."""
     metastore = MemoryMetastore(name)
     store = metastore._store
@@ -137,7 +137,7 @@ async def test_a_cancelled_wait_leaves_no_waiter() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "a\nb", "a/../b", ".", "\N{GREEK SMALL LETTER ALPHA}" * 300])
-async def test_a_key_that_no_store_could_hold_is_refused(key: str) -> None:
+async def test_impossible_key_is_refused(key: str) -> None:
     metastore = MemoryMetastore()
     with pytest.raises(LocalProtocolError, match=r"is not a key|bytes"):
         await metastore.create(key, b"")
@@ -145,7 +145,7 @@ async def test_a_key_that_no_store_could_hold_is_refused(key: str) -> None:
         await metastore.get(key)
 
 
-async def test_a_value_that_not_every_store_could_hold_is_refused() -> None:
+async def test_value_too_large_for_some_stores_is_refused() -> None:
     metastore = MemoryMetastore()
     with pytest.raises(MetastoreError, match="1000001 bytes"):
         await metastore.create("a", bytes(1_000_001))

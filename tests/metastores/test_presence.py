@@ -55,7 +55,7 @@ def test_a_process_is_always_there_for_itself(path: Path) -> None:
     presence.close()
 
 
-def test_one_who_does_not_beat_is_silent_and_not_gone(path: Path) -> None:
+def test_holder_without_beats_is_silent_and_not_gone(path: Path) -> None:
     presence = Presence(str(path), 0.001)
     seat = presence.sit_down()
     time.sleep(0.01)
@@ -63,7 +63,7 @@ def test_one_who_does_not_beat_is_silent_and_not_gone(path: Path) -> None:
     presence.close()
 
 
-def test_a_lock_that_was_lost_by_accident_is_taken_again(path: Path) -> None:
+def test_accidentally_lost_lock_is_taken_again(path: Path) -> None:
     """POSIX: closing any descriptor of the file, by whomever in this process, gives up all its locks."""
     presence = Presence(str(path), 60)
     seat = presence.sit_down()

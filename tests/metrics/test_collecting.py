@@ -60,7 +60,7 @@ async def test_counters_gauges_and_histograms(tmp_path: Path, storage: str) -> N
         assert "replog_bookie_last_commit_seconds" in names
 
 
-async def test_all_that_only_grows_is_a_counter(tmp_path: Path) -> None:
+async def test_every_growing_number_is_a_counter(tmp_path: Path) -> None:
     """What is called a counter here is counted by somebody; and what is known is described."""
     known: set[str] = set()
     for storage in ("files", "lmdb", "memory"):
@@ -71,7 +71,7 @@ async def test_all_that_only_grows_is_a_counter(tmp_path: Path) -> None:
     assert counters <= known
 
 
-async def test_a_storage_that_stopped(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stopped_storage_is_reported(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(quorum=ONE) as client:
         (bookie,) = world.bookies
         served = bookie.served

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from replog.errors import ConfigError
+from replog.log.log_options import LogOptions
 from replog.metrics import LogMetrics
 from replog.records.paths import LOGS_KEY
 from tests.kit import cluster
@@ -23,11 +24,11 @@ async def looked(measured: LogMetrics) -> Samples:
     return samples_of(measured.collect())
 
 
-async def test_log_and_its_cursors_are_told() -> None:
+async def test_log_and_its_cursors_have_samples() -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
         measured = LogMetrics(other)
         assert (await looked(measured))["replog_logs"] == {(): 0}
-        async with client.write_log("orders", custom={"writer": "me"}) as writer:
+        async with client.write_log("orders", options=LogOptions(custom={"writer": "me"})) as writer:
             await writer.extend([b"four", b"five5", b"sixsix"])
             await writer.roll()
             await writer.append(b"seven77")
@@ -92,11 +93,11 @@ async def test_counters_go_on_over_rolls_and_trims() -> None:
             assert await counted() == (27, 119)
 
 
-async def test_bytes_that_an_unbounded_ledger_does_not_tell_are_not_counted() -> None:
+async def test_unknown_bytes_of_an_unbounded_ledger_are_not_counted() -> None:
     async with cluster() as world, world.client() as client:
         measured, log = LogMetrics(client), ("log",)
         for _ in range(2):
-            async with client.write_log("log", ledgers="unbounded") as writer:
+            async with client.write_log("log", options=LogOptions(ledgers="unbounded")) as writer:
                 await looked(measured)
                 await writer.extend([b"x"] * 3)
                 await writer.append(b"x")
@@ -120,7 +121,7 @@ async def test_recreated_log_counts_on() -> None:
             assert (await looked(measured))["replog_log_appended_entries_total"] == {("log",): 6}
 
 
-async def test_what_is_not_known_has_no_sample() -> None:
+async def test_unknown_value_has_no_sample() -> None:
     async with cluster() as world, world.client() as client:
         measured = LogMetrics(client)
         async with client.write_log("log") as writer:
@@ -152,7 +153,7 @@ async def test_absent_bookie_of_an_open_log_is_counted() -> None:
         assert found["replog_log_absent_bookies"] == {("log",): 0}, "nobody writes to it"
 
 
-async def test_metastore_that_fails_or_hangs_leaves_no_old_numbers() -> None:
+async def test_failing_or_hanging_metastore_leaves_no_old_numbers() -> None:
     async with cluster() as world, world.client() as client:
         async with client.write_log("log") as writer:
             await writer.append(b"x")
@@ -173,7 +174,7 @@ async def test_metastore_that_fails_or_hangs_leaves_no_old_numbers() -> None:
         assert measured.problem == ""
 
 
-async def test_those_who_ask_at_the_same_time_share_a_look() -> None:
+async def test_simultaneous_scrapes_share_a_look() -> None:
     """One that comes while a look is under way waits for the next, which began after it asked; and a look that is cancelled
     gives nobody half of what it found."""
     async with cluster() as world, world.client() as client:
@@ -202,7 +203,7 @@ async def test_those_who_ask_at_the_same_time_share_a_look() -> None:
         assert await looks(1) == 1
 
 
-async def test_names_that_are_asked_for_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requested_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replog.log.log_looks.LOGS_MAX", 2)
     async with cluster() as world, world.client() as client:
         for name in "abcd":

@@ -13,7 +13,7 @@ from tests.metrics.kit import samples_of
 pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 
-async def test_members_tell_what_they_applied_and_who_leads() -> None:
+async def test_members_report_their_progress_and_leader() -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
         async with client.run_machine("counter", replog.ReplicatedCounter) as first:
             for _ in range(3):
@@ -37,12 +37,12 @@ async def test_members_tell_what_they_applied_and_who_leads() -> None:
             assert list(found["replog_machine_leads"].values()) == [1]
 
 
-async def test_machine_of_another_thread_is_told() -> None:
+async def test_machine_of_another_thread_has_samples() -> None:
     """`collect_machines` asks only for a name and a status: any face will do."""
 
     class Known:
         machine_name = "counter"
-        status = replog.MachineStatus("me", replog.Position(3, 4), 5, 6, None, 0.25, 7, 8_000_000_000)
+        status = replog.results.MachineStatus("me", replog.Position(3, 4), 5, 6, None, 0.25, 7, 8_000_000_000)
 
     found = samples_of(collect_machines([Known()]))
     key = ("counter", "me")
@@ -56,7 +56,7 @@ async def test_machine_of_another_thread_is_told() -> None:
         "replog_machine_applied_time_seconds": 8,
         "replog_machine_restored_ratio": 0.25,
     }
-    Known.status = replog.MachineStatus("me", replog.Position(0, 0), 0, 0, None, None, 0, 0)
+    Known.status = replog.results.MachineStatus("me", replog.Position(0, 0), 0, 0, None, None, 0, 0)
     found = samples_of(collect_machines([Known()]))
     assert not found.keys() & {"replog_machine_applied_time_seconds", "replog_machine_restored_ratio"}, (
         "nothing is known"

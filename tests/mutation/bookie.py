@@ -116,7 +116,7 @@ MUTANTS = (
         "T3",
         "groups.py",
         (
-            "                # So that what is stored shows everything accepted before.\n"
+            "                # So that the storage shows everything accepted before.\n"
             "                self._decide(group, mutations)\n"
             "                mutations = []\n"
         ),
@@ -202,8 +202,8 @@ MUTANTS = (
         "marks-made-up",
         "R3",
         "server.py",
-        "self.storage.marks(ledger_id) or Marks(), is",
-        "Marks(), is",
+        "marks = self.storage.marks(ledger_id) or Marks()\n",
+        "marks = Marks()\n",
         "after a restart a bookie knows no fence",
     ),
     _mutant(
@@ -402,8 +402,8 @@ MUTANTS = (
         "kernel-forgets-what-gathered",
         "B2",
         "commits.py",
-        "            self.start(alone=True, followed=True)\n",
-        "            pass\n",
+        "        if is_lone and self.gathered:  # else an answer led to committing it\n            self.commit_beside()\n",
+        "",
         "what came while the kernel synced waits until something else comes",
     ),
 )

@@ -185,7 +185,7 @@ MUTANTS = (
     ),
     _mutant(
         "write-quorum-ignores-chunks",
-        "client/completing.py",
+        "repair/completion.py",
         "while any(chunk.last_entry_id >= progress.metadata.full_before for chunk in progress.metadata.chunks):",
         "while False:",
         "a close says that all copies are there, and has not looked at the fragments in chunks (W8)",

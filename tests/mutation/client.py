@@ -3,7 +3,7 @@
 from tests.mutation.table import SourceMutant
 
 _FIRST = {
-    "batching.py": ("tests/client/test_writer.py", "tests/client/test_without_tasks.py"),
+    "backlog.py": ("tests/client/test_writer.py", "tests/client/test_without_tasks.py"),
     "late_adds.py": ("tests/client/test_late_adds.py",),
     "entries.py": ("tests/client/test_entries.py",),
     "ledger_reader.py": ("tests/client/test_reader.py",),
@@ -12,6 +12,11 @@ _FIRST = {
         "tests/client/test_ids.py",
         "tests/bookie/test_metastore_guard.py",
         "tests/client/test_silent_metastore.py",
+    ),
+    "entry_writer.py": (
+        "tests/client/test_writer.py",
+        "tests/client/test_without_tasks.py",
+        "tests/client/test_late_adds.py",
     ),
     "ledger_writer.py": (
         "tests/client/test_writer.py",
@@ -35,6 +40,8 @@ _THEN = ("tests/client", "tests/simulator/shells")
 def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:
     return SourceMutant(name, rule, f"client/{file}", old, new, why, (*_FIRST[file], *_THEN))
 
+
+_EDITING = ("tests/records/test_editing.py", "tests/client/test_records.py")
 
 MUTANTS = (
     _mutant(
@@ -97,8 +104,11 @@ MUTANTS = (
         "uncertain-is-unchanged",
         "M1",
         "ledger_records.py",
-        "except (MetastoreKeyError, MetastoreUncertainError, MetastoreCorruptError):",
-        "except (MetastoreKeyError, MetastoreCorruptError):",
+        (
+            "                except MetastoreUncertainError:\n                    raise\n"
+            "                except MetastoreError as error:\n"
+        ),
+        "                except MetastoreError as error:\n",
         "a change whose answer was lost is made again instead of being resolved",
     ),
     _mutant(
@@ -128,7 +138,7 @@ MUTANTS = (
     _mutant(
         "woken-is-confirmed",
         "W2",
-        "batching.py",
+        "backlog.py",
         "while self._waiting and self._waiting[0][0] <= confirmed:",
         "while self._waiting and self._waiting[0][0] <= confirmed + 1:",
         "an append is woken before its entry is confirmed",
@@ -138,19 +148,19 @@ MUTANTS = (
         "W4",
         "ledger_writer.py",
         (
-            "        if backlog.confirmed < entry_id:\n"
-            "            self.check_usable()\n"
+            "        if self._entries.backlog.confirmed < entry_id:\n"
+            "            self._entries.check_usable()\n"
             "        return entry_id\n"
             "\n"
-            "    async def lead"
+            "    async def extend"
         ),
-        "        return entry_id\n\n    async def lead",
+        "        return entry_id\n\n    async def extend",
         "an append whose writer failed returns as if its entry was confirmed",
     ),
     _mutant(
         "budget-never-freed",
         "W6",
-        "batching.py",
+        "backlog.py",
         "            self.unconfirmed_bytes -= size_bytes\n",
         "",
         "the byte budget is used up for ever",
@@ -215,16 +225,16 @@ MUTANTS = (
         "recovery-fences-as-writer",
         "T2",
         "recovering.py",
-        "return FenceRequest(request_id, self._ledger_id, self._key, self._machine.term)",
-        "return FenceRequest(request_id, self._ledger_id, self._key, 1)",
+        "return FenceRequest(*shared, revision)",
+        "return FenceRequest(*shared[:3], 1, revision)",
         "a recovery fences nobody",
     ),
     _mutant(
         "recovery-reads-as-writer",
         "R4",
         "recovering.py",
-        "term = self._machine.term\n",
-        "term = 1\n",
+        "return RecoveryReadRequest(*shared, effect",
+        "return RecoveryReadRequest(*shared[:3], 1, effect",
         "recovery reads don't fence",
     ),
     _mutant(
@@ -273,7 +283,7 @@ MUTANTS = (
     _mutant(
         "close-leaves-copies-behind",
         "W7",
-        "ledger_writer.py",
+        "entry_writer.py",
         "await late.wait(self.error)",
         "pass",
         "a program that ends at once leaves its last entries one copy short",
@@ -317,5 +327,25 @@ MUTANTS = (
         "        self.awaited_sends = 0\n        if self.is_due:",
         "        if self._machine.is_changing:\n            return\n        self.awaited_sends = 0\n        if self.is_due:",
         "followers of an idle writer do not see its last entry while the metastore is silent",
+    ),
+    SourceMutant(
+        "edit-trusts-a-lost-answer",
+        "M1",
+        "records/editing.py",
+        "            await wait(error)\n",
+        "            if isinstance(error, MetastoreUncertainError):\n"
+        "                return changed\n"
+        "            await wait(error)\n",
+        "a change whose request was lost is reported as made",
+        _EDITING,
+    ),
+    SourceMutant(
+        "edit-writes-over-the-change-of-another",
+        "M1",
+        "records/editing.py",
+        "            await wait(error)\n",
+        "            _, version = await read()\n            await write(changed, version)\n            return changed\n",
+        "of two clients that change a record, one loses its change",
+        _EDITING,
     ),
 )

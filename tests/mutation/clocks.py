@@ -123,15 +123,15 @@ MUTANTS = (
     _machine(
         "begins-at-the-wall-clock",
         "clock",
-        "self._applied_ns() or self._chance.time_ns()",
-        "max(self._applied_ns(), self._chance.time_ns())",
+        "self._applied_ns() or self._entropy.time_ns()",
+        "max(self._applied_ns(), self._entropy.time_ns())",
         "a takeover by a member whose clock is ahead ends every lock",
     ),
     _machine(
         "leader-tells-its-own-time",
         "member",
         "lead = self._entry(Kind.LEAD)",
-        "lead = self._entry(Kind.LEAD, current_chance().time_ns())",
+        "lead = self._entry(Kind.LEAD, current_entropy().time_ns())",
         "a takeover by a member whose clock is ahead ends every lock",
     ),
     _machine(

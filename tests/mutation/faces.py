@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     _mutant(
         "turn-is-forgotten",
-        "aio/turns.py",
+        "aio/call_soon.py",
         "            self._take_turn()\n            while self._calls:\n                self._make_next()\n",
         "            while self._calls:\n                self._make_next()\n",
         "the run of a closed loop never gets its last turns: what is open stays open",

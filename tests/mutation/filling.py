@@ -6,10 +6,10 @@ _RELEASING = ("tests/protocol/test_releasing.py", "tests/bookie/test_releasing.p
 _RELEASING_BOOKIE = ("tests/bookie/test_releasing.py",)
 _STORAGES = ("tests/backends/test_dropped.py", "tests/backends/test_memory.py")
 _AHEAD = ("tests/protocol/test_filling_ahead.py", "tests/protocol/test_filling.py")
-_MACHINE = ("tests/protocol/test_filling.py", "tests/simulator/test_repairs.py", "tests/client/test_repair.py")
+_MACHINE = ("tests/protocol/test_filling.py", "tests/simulator/test_repairs.py", "tests/repair/test_repair.py")
 _BOOKIE = ("tests/bookie/test_copies.py", "tests/protocol/test_holding.py", "tests/bookie")
 _WRITE_QUORUM = ("tests/client/test_write_quorum.py",)
-_CLIENT = ("tests/client/test_repair.py", "tests/cli/test_repair.py", "tests/client")
+_CLIENT = ("tests/repair/test_repair.py", "tests/cli/test_repair.py", "tests/client")
 
 
 def _mutant(tests: tuple[str, ...], name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:
@@ -59,7 +59,7 @@ MUTANTS = (
         _CLIENT,
         "copies-in-bursts",
         "F1",
-        "client/filling.py",
+        "repair/filler.py",
         "            if group and group_bytes > self._bytes_per_s * _BURST_S:",
         "            if False:",
         "appends wait behind all that was read at once",
@@ -286,7 +286,7 @@ MUTANTS = (
         _CLIENT,
         "away-counts-as-lost",
         "B8a",
-        "client/relocating.py",
+        "repair/relocation.py",
         "*bookies.draining, *(each for each in replace if each not in bookies.announced)}",
         "*bookies.draining, *(each for each in fragment.ensemble if each not in bookies.announced)}",
         "a restart costs as much as a lost disk",
@@ -295,7 +295,7 @@ MUTANTS = (
         _CLIENT,
         "damaged-is-audited-as-whole",
         "F3",
-        "client/auditing.py",
+        "repair/auditor.py",
         "            copies.told(bookie_id, holding.ranges)\n",
         "            copies.told(bookie_id, [(fragment.first_entry_id, fragment.last_entry_id, 1)])\n",
         "an audit believes that who answers has everything",
@@ -475,7 +475,7 @@ MUTANTS = (
         _WRITE_QUORUM,
         "asked-once-is-full",
         "W8",
-        "client/completing.py",
+        "repair/completion.py",
         "        elif short and (result.refusals or any(each.entries != each.nowhere for each in result.lacking)):\n",
         "        elif False:\n",
         "a close ends although a bookie that was away lacks entries",
@@ -484,7 +484,7 @@ MUTANTS = (
         _WRITE_QUORUM,
         "lost-entries-are-waited-for",
         "W8",
-        "client/completing.py",
+        "repair/completion.py",
         "        elif short and (result.refusals or any(each.entries != each.nowhere for each in result.lacking)):\n",
         "        elif short:\n",
         "a ledger of which an entry is lost can never be taken over",
@@ -493,7 +493,7 @@ MUTANTS = (
         _WRITE_QUORUM,
         "nobody-is-replaced",
         "W8",
-        "client/completing.py",
+        "repair/completion.py",
         "replaced = () if is_patient else",
         "replaced = () if True else",
         "a close fails for want of one bookie, though there is another",
@@ -502,7 +502,7 @@ MUTANTS = (
         _WRITE_QUORUM,
         "restart-is-replaced",
         "W8",
-        "client/completing.py",
+        "repair/completion.py",
         "replaced = () if is_patient else",
         "replaced = () if False else",
         "each restart of a bookie has all its copies made anew elsewhere",
@@ -538,7 +538,7 @@ MUTANTS = (
         _WRITE_QUORUM,
         "roll-does-not-fill",
         "W8",
-        "client/ledger_writer.py",
+        "client/entry_writer.py",
         'rolling took too long; it may happen later")\n        await self.complete()',
         'rolling took too long; it may happen later")',
         "a roll ends before what is before it is full",

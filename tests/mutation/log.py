@@ -3,7 +3,7 @@
 from tests.mutation.table import SourceMutant
 
 _FIRST = {
-    "log/catalog.py": (
+    "log/trimming.py": (
         "tests/log/test_ids.py",
         "tests/log/test_catalog.py",
         "tests/log/test_trimming.py",
@@ -30,6 +30,7 @@ _FIRST = {
         "tests/log/test_closing_previous.py",
     ),
     "log/rolling.py": (
+        "tests/log/test_ended.py",
         "tests/log/test_unbounded_logs.py",
         "tests/log/test_fenced_positions.py",
         "tests/log/test_writer.py",
@@ -64,7 +65,7 @@ MUTANTS = (
     _mutant(
         "trim-drops-unread-ids",
         "L11",
-        "log/catalog.py",
+        "log/trimming.py",
         "head.trimmed_before(end if unread is None else min(end, unread))",
         "head.trimmed_before(end)",
         "the segment of a leader that died is trimmed before anybody has read its ids",
@@ -72,7 +73,7 @@ MUTANTS = (
     _mutant(
         "trim-records-too-little",
         "L6",
-        "log/catalog.py",
+        "log/trimming.py",
         "            return Position(each, entries)\n",
         "            return Position(each, entries - 1)\n",
         "who has not read the last entry that was trimmed goes on without it",
@@ -113,8 +114,8 @@ MUTANTS = (
         "record-goes-back",
         "L11",
         "log/producers.py",
-        "if found is not None and found.place >= record.place:",
-        "if found is not None and found.place == record.place:",
+        "found.place >= wanted.place else",
+        "found.place == wanted.place else",
         "a deposed leader writes an older record over that of its successor",
     ),
     _mutant(
@@ -235,7 +236,7 @@ MUTANTS = (
         "protocol/chaining.py",
         (
             "        if listed is not None and listed.ledger_id == segment.ledger_id:\n"
-            "            # It was written, and somebody has changed the record since: the log owns it.\n"
+            "            # It was written, and another client has changed the record since: the log owns it.\n"
             "            return\n"
         ),
         "",
@@ -253,7 +254,7 @@ MUTANTS = (
         "log-append-fails-silently",
         "W4",
         "log/log_writer.py",
-        "            if backlog.confirmed < entry_id:\n                writer.check_usable()\n",
+        "            if writer.backlog.confirmed < entry_id:\n                writer.check_usable()\n",
         "",
         "an append to a log whose writer failed returns as if its entry was confirmed",
     ),
@@ -269,7 +270,7 @@ MUTANTS = (
         "new-ledger-sends-early",
         "L2",
         "log/rolling.py",
-        "        self.writer.hold()\n",
+        "        self.writer.pacing.hold()\n",
         "",
         "records for the new ledger may be confirmed before older ones",
     ),
@@ -372,9 +373,41 @@ MUTANTS = (
     _mutant(
         "trims-past-the-end",
         "L3",
-        "log/catalog.py",
+        "log/trimming.py",
         "if before.segment >= head.next_segment_number:",
         "if False:",
         "a position that the log never had trims it",
+    ),
+    _mutant(
+        "deposed-leader-hears-from-bookies-only",
+        "L5",
+        "log/rolling.py",
+        "        if self._next.is_overtaken(head):\n",
+        "        if False:\n",
+        "a leader that appends nothing goes on answering as one, and never competes again",
+    ),
+    _mutant(
+        "own-next-ledger-deposes",
+        "L2",
+        "log/rolling.py",
+        "if head.segments and self.writer is not None and head.segments[-1].ledger_id == self.writer.ledger_id:",
+        "if False:",
+        "a leader whose roll is answered late deposes itself",
+    ),
+    _mutant(
+        "any-change-of-the-record-deposes",
+        "L5",
+        "log/rolling.py",
+        "        return _age(head) > _age(self.metadata)\n",
+        "        return True\n",
+        "a trim, a cursor or a committer's request ends the leader",
+    ),
+    _mutant(
+        "next-term-deposes-nobody",
+        "L9",
+        "log/rolling.py",
+        "log.segments[-1].term if log.segments else 0",
+        "0",
+        "an idle leader of an unbounded log is not told of the next term",
     ),
 )

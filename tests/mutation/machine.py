@@ -7,6 +7,7 @@ _FIRST = {
     "leading": ("tests/machine/test_leading.py", "tests/machine/test_members.py"),
     "member": ("tests/machine/test_leading.py", "tests/machine/test_snapshots.py", "tests/machine/test_members.py"),
     "snapshots": ("tests/machine/test_snapshots.py",),
+    "snapshot_format": ("tests/machine/test_snapshots.py",),
     "sessions": ("tests/machine/test_members.py",),
     "visits": ("tests/machine/test_members.py",),
     "commands": ("tests/machine/test_commands.py",),
@@ -15,7 +16,8 @@ _FIRST = {
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> SourceMutant:
     tests = (*_FIRST[file], "tests/machine/test_simulated.py")
-    return SourceMutant(f"machine-{name}", "exactly once", f"machine/{file}.py", old, new, why, tests)
+    room = "log" if file == "snapshot_format" else "machine"
+    return SourceMutant(f"machine-{name}", "exactly once", f"{room}/{file}.py", old, new, why, tests)
 
 
 MUTANTS = (
@@ -135,15 +137,15 @@ MUTANTS = (
     _mutant(
         "newer-snapshot-replaced",
         "snapshots",
-        '            if Position.parse(custom.get(_POSITION, "")) >= position:\n                return True\n',
-        '            if Position.parse(custom.get(_POSITION, "")) >= position:\n                return False\n',
+        '            if Position.parse(custom.get(POSITION_KEY, "")) >= position:\n                return True\n',
+        '            if Position.parse(custom.get(POSITION_KEY, "")) >= position:\n                return False\n',
         "a deposed leader drops the snapshot for which the log was trimmed",
     ),
     _mutant(
         "snapshot-in-part",
-        "snapshots",
-        "            is_whole = hashlib.sha256(data).hexdigest() == header.sha256\n",
-        "            is_whole = True\n",
+        "snapshot_format",
+        "        is_whole = self._hash.hexdigest() == header.sha256\n",
+        "        is_whole = True\n",
         "a damaged snapshot is restored",
     ),
     _mutant(

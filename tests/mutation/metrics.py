@@ -5,7 +5,7 @@ from tests.mutation.table import SourceMutant
 _TESTS = {
     "logs": ("tests/metrics/test_logs.py",),
     "machines": ("tests/metrics/test_machines.py",),
-    "families": ("tests/metrics/test_logs.py", "tests/metrics/test_machines.py"),
+    "collecting": ("tests/metrics/test_logs.py", "tests/metrics/test_machines.py"),
 }
 
 
@@ -16,7 +16,7 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> SourceMutant:
 MUTANTS = (
     _mutant(
         "unknown-is-zero",
-        "families",
+        "collecting",
         "            if value is not None:\n                self._families[name].add_metric(labels, float(value))\n",
         "            self._families[name].add_metric(labels, float(value or 0))\n",
         "what nobody could find out is told as nothing: an alert on it never rings, or always",

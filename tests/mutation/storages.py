@@ -8,7 +8,7 @@ def _lmdb(name: str, rule: str, file: str, old: str, new: str, why: str) -> Sour
     return SourceMutant(f"lmdb-{name}", rule, f"backends/{file}", old, new, why, tests)
 
 
-def _files(name: str, rule: str, file: str, old: str, new: str, why: str, *, equivalent: str = "") -> SourceMutant:
+def _files(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:
     tests = (
         "tests/backends/files/test_scrubbing.py",
         "tests/backends/files/test_compaction.py",
@@ -20,7 +20,7 @@ def _files(name: str, rule: str, file: str, old: str, new: str, why: str, *, equ
         "tests/backends/files/test_mark.py",
         "tests/backends/files",
     )
-    return SourceMutant(f"files-{name}", rule, f"backends/files/{file}", old, new, why, tests, equivalent)
+    return SourceMutant(f"files-{name}", rule, f"backends/files/{file}", old, new, why, tests)
 
 
 MUTANTS = (
@@ -51,7 +51,7 @@ MUTANTS = (
     _lmdb(
         "fence-falls",
         "T1",
-        "lmdb/writing.py",
+        "fences.py",
         "max(marks.fence_term, wanted.fence_term or 0),",
         "wanted.fence_term or marks.fence_term,",
         "a lower term lowers the fence",
@@ -59,7 +59,7 @@ MUTANTS = (
     _lmdb(
         "key-replaced",
         "B7",
-        "lmdb/writing.py",
+        "fences.py",
         "wanted.key if marks.key is None else marks.key,",
         "wanted.key or marks.key,",
         "a second key replaces a ledger's",
@@ -100,15 +100,8 @@ MUTANTS = (
         "failure-goes-on",
         "B1",
         "lmdb/transactions.py",
-        (
-            "            self._lifecycle.failed(error)\n"
-            "            raise StorageFailedError(\n"
-            '                f"could not write to {self._path}: {_described(error)}",'
-        ),
-        (
-            "            raise StorageFailedError(\n"
-            '                f"could not write to {self._path}: {_described(error)}",'
-        ),
+        ('            self._lifecycle.failed(error)\n            raise failed_error(f"write to {self._path}", error)'),
+        ('            raise failed_error(f"write to {self._path}", error)'),
         "a storage whose commit failed goes on",
     ),
     _lmdb(
@@ -187,8 +180,8 @@ MUTANTS = (
         "sync-error-ignored",
         "B1",
         "journal.py",
-        "        if problem is not None:\n            raise StorageFailedError(",
-        "        if problem is not None and file.fd < 0:\n            raise StorageFailedError(",
+        "        if problem is not None:\n            raise failed_error(",
+        "        if problem is not None and file.fd < 0:\n            raise failed_error(",
         "a failed sync is taken for a success",
     ),
     _files(
@@ -221,11 +214,7 @@ MUTANTS = (
         "checkpoint.py",
         "return [file for file in [*journals, *contents.entry_logs.values()] if not file.sections]",
         "return [file for file in [*journals, *contents.entry_logs.values()] if not file.live_bytes]",
-        "a file is taken for dead by its live bytes, and not by its sections",
-        equivalent=(
-            "Equivalent: no section is empty, one of which all was dropped is removed, and a file's live bytes are the sum "
-            "of its sections': they are 0 when none is left."
-        ),
+        "a file is taken for dead by its live bytes, which are an estimate, and not by its sections",
     ),
     _files(
         "last-ledger-forgotten",

@@ -14,8 +14,7 @@ SOURCE = ROOT / "src" / "replog"
 class SourceMutant:
     """Other text at one place of a file under `src/replog`. `old` must be there exactly once.
 
-    `tests` are given to pytest one after the other, until one run fails: that is the mutant's end. With `equivalent` no
-    test can fail, and it says why."""
+    `tests` are given to pytest one after the other, until one run fails: that is the mutant's end."""
 
     name: str
     rule: str
@@ -24,7 +23,6 @@ class SourceMutant:
     new: str
     why: str
     tests: tuple[str, ...]
-    equivalent: str = ""
 
     def changed(self, text: str) -> str:
         """The file's text with the mistake. Raises ValueError if the code has outgrown the mutant."""

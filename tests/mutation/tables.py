@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutation import (
+    backup,
     bookie,
     chunks,
     client,
@@ -15,7 +16,9 @@ from tests.mutation import (
     metrics,
     protocol,
     repairing,
+    revisions,
     storages,
+    stranger,
     transports,
 )
 from tests.mutation.table import SourceMutant
@@ -27,12 +30,15 @@ SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
     "clocks": clocks.MUTANTS,
     "log": log.MUTANTS,
     "machine": machine.MUTANTS,
+    "back-ups": backup.MUTANTS,
     "metrics": metrics.MUTANTS,
     "bookie": bookie.MUTANTS,
     "faces": faces.MUTANTS,
     "filling": filling.MUTANTS,
     "repairing": repairing.MUTANTS,
+    "revisions": revisions.MUTANTS,
     "storages": storages.MUTANTS,
     "disks": disks.MUTANTS,
     "transports": transports.MUTANTS,
+    "shells": stranger.MUTANTS,
 }

@@ -23,13 +23,13 @@ OF_EXTRAS = (
     "replog.demo",
     "replog.metastores.zookeeper.",
     "replog.metrics.collecting",
-    "replog.metrics.families",
-    "replog.metrics.http",
+    "replog.metrics.collecting",
+    "replog.metrics.server",
     "replog.metrics.logs",
     "replog.metrics.machines",
     "replog.spark",
 )
-OPTIONAL = {"h11", "kazoo", "prometheus_client", "puresasl", "pyarrow", "pyspark", "rich", "structlog", "typer"}
+OPTIONAL = {"kazoo", "prometheus_client", "puresasl", "pyarrow", "pyspark", "rich", "structlog", "typer"}
 
 IMPORT_ALL = """
 import importlib, json, pkgutil
@@ -63,10 +63,10 @@ def test_wheel_without_extras_runs_a_log_on_all_faces(installed: Installed, tmp_
     imported = installed.run("python", "-c", IMPORT_ALL)
     failed = json.loads(imported.stdout)
     assert [name for name in failed if not name.startswith(OF_EXTRAS)] == [], failed
-    assert failed.keys() >= {"replog.metrics.http", "replog.metastores.zookeeper.driver", "replog.spark"}
+    assert failed.keys() >= {"replog.metrics.server", "replog.metastores.zookeeper.driver", "replog.spark"}
 
 
-def test_command_without_its_extra_says_what_to_type(installed: Installed) -> None:
+def test_command_names_its_missing_extra(installed: Installed) -> None:
     done = installed.run("replog", "--version")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
@@ -94,7 +94,7 @@ print(json.dumps(found))
 """
 
 
-def test_feature_of_a_missing_extra_says_what_to_type(installed: Installed) -> None:
+def test_feature_names_its_missing_extra(installed: Installed) -> None:
     done = installed.run("python", "-c", TRY_EACH, *OF_AN_EXTRA)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
@@ -114,7 +114,7 @@ def test_command_works_with_its_extra_alone(installed: Installed, extra_cli: Pat
     assert installed.run(*bookie, "--show-config", also=extra_cli).returncode == 0
     refused = installed.run(*bookie, "--metrics", "127.0.0.1:0", also=extra_cli)
     assert refused.returncode == 2
-    assert "metrics.listen: metrics need h11 and prometheus-client, not installed here" in refused.stderr
+    assert "metrics.listen: metrics need prometheus-client, not installed here" in refused.stderr
     assert "pip install 'replog[metrics]'" in refused.stderr
 
 

@@ -41,7 +41,7 @@ def test_sdist_builds_the_same_wheel(built: Built) -> None:
     assert places == expected | {"PKG-INFO", ".gitignore"}
 
 
-def test_metadata_is_what_an_index_accepts(built: Built) -> None:
+def test_metadata_is_valid_for_an_index(built: Built) -> None:
     metadata = metadata_of(built.wheel)  # raises if a field is invalid
     assert metadata.description_content_type == "text/markdown"
     assert metadata.license_expression == "Apache-2.0"

@@ -43,11 +43,9 @@ async def over_tcp(directory: Path, storage: str) -> None:
         async with replog.connect(metastore) as client, client.write_log("orders", quorum=one) as log:
             print(f"over TCP to {storage}:", await log.append(b"sent"))
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(replog.serve_bookie, config)
+    async with replog.serve_bookie(config):
         # A trio run of its own: clients in this one would reach the bookie without TCP.
         await trio.to_thread.run_sync(trio.run, append)
-        nursery.cancel_scope.cancel()
 
 
 def main() -> None:

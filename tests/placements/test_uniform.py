@@ -71,7 +71,7 @@ def test_replacements_are_distinct_usable_and_new(usable: list[str], seed: int, 
     )
 
 
-def test_nobody_to_replace_with_is_an_empty_answer() -> None:
+def test_lack_of_replacements_is_an_empty_answer() -> None:
     ledger, members = metadata(("a", "b", "c")), named("a", "b", "c")
     assert PLACEMENT.replace_bookies(ledger, [0], named("a", "b", "c"), members, random.Random(1)) == {}
 
@@ -87,6 +87,6 @@ def test_readers_spread() -> None:
     assert all(count > 200 for count in first.values()), first
 
 
-def test_the_error_says_who_is_there_and_what_to_do() -> None:
+def test_error_lists_present_bookies_and_the_remedy() -> None:
     with pytest.raises(NotEnoughBookiesError, match=r"3 bookies .* only 1 can be used \(a\): start more bookies"):
         PLACEMENT.choose_ensemble(Quorum(), named("a"), random.Random(1))

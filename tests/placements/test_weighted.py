@@ -23,7 +23,7 @@ def test_a_bookie_with_twice_the_space_is_chosen_twice_as_often() -> None:
     assert 1.8 < found["large"] / found["small"] < 2.2, found
 
 
-def test_a_bookie_that_reports_nothing_counts_as_the_mean() -> None:
+def test_bookie_without_a_report_counts_as_the_mean() -> None:
     found = drawn([Candidate("a", free_bytes=10), Candidate("b", free_bytes=30), Candidate("c")])
     assert 0.28 < found["c"] / 3000 < 0.39, found
 

@@ -132,7 +132,7 @@ def test_a_replacement_keeps_the_zones(quorum: Quorum, zones: list[str | None], 
     assert len(chosen) == min(len(failed), len(spare)), "soft: availability comes first (C8)"
 
 
-def test_a_replacement_restores_zones_that_were_lost() -> None:
+def test_replacement_restores_lost_zones() -> None:
     quorum, members = Quorum(3, 3, 2), bookies(["a", "a", "a"])
     spare = [Candidate("z", {"zone": "a"}), Candidate("y", {"zone": "b"})]
     ledger = record(quorum, [each.bookie_id for each in members])
@@ -142,7 +142,7 @@ def test_a_replacement_restores_zones_that_were_lost() -> None:
             assert placement.replace_bookies(ledger, [1], spare, members, random.Random(seed)) == {1: "y"}
 
 
-def test_a_strict_replacement_that_is_refused_is_left_out() -> None:
+def test_refused_strict_replacement_is_left_out() -> None:
     quorum, members = Quorum(2, 2, 2), bookies(["a", "b"])
     spare, ledger = [Candidate("z", {"zone": "a"})], record(quorum, ["bookie-00", "bookie-01"])
     assert ZonesPlacement(is_strict=True).replace_bookies(ledger, [1], spare, members, random.Random(1)) == {}

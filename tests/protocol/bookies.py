@@ -30,7 +30,7 @@ def proof_of(last_add_confirmed: int, *, ledger_id: int = 7, stamp: int = 1) -> 
 
 
 class Disk:
-    """What survives when a bookie's process dies."""
+    """The state that survives when a bookie's process dies."""
 
     def __init__(self) -> None:
         self.marks: dict[int, Marks] = {}

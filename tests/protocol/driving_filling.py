@@ -141,7 +141,7 @@ class World:
         return filler.machine.result
 
     def lacking(self) -> dict[tuple[int, str], list[tuple[int, int]]]:
-        """What an audit of all fixed fragments finds, by fragment and bookie."""
+        """The lacks that an audit of all fixed fragments finds, by fragment and bookie."""
         found = {}
         for fragment in fixed_fragments(self.metadata):
             copies = Copies(self.metadata.quorum, fragment)

@@ -92,7 +92,7 @@ def test_recovery_keeps_the_repair() -> None:
     assert ensembles(metadata) == [REPAIRED, ("b1", "b2", "b4")]
 
 
-def test_gap_that_a_repair_filled_does_not_come_back() -> None:
+def test_gap_filled_by_a_repair_does_not_return() -> None:
     """W7: the writer's next change records what it knows itself, and what the record says."""
     cluster, writer = two_fragments()
     cluster.change(attrs.evolve(cluster.metadata(), gaps=(Gap(2, 0, 0),)))

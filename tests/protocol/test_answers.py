@@ -144,7 +144,7 @@ def test_a_fence_answered_with_a_lower_term_is_refused() -> None:
         check_answer(request, attrs.evolve(response, fence_term=1))
 
 
-def test_the_first_batch_of_a_poll_comes_whatever_its_size() -> None:
+def test_first_batch_of_a_poll_comes_at_any_size() -> None:
     request, response = GOOD["poll for batches"]
     large = a_batch(4, count=100)
     check_answer(request, attrs.evolve(response, batches=(large,)))
@@ -163,7 +163,13 @@ def test_each_kind_has_its_statuses(kind: str) -> None:
             denied = status in DENIALS and kind not in READS
             wrong = (status is Status.CONFLICT and "add" not in kind) or (
                 plain
-                and status in (Status.FENCED, Status.IN_DOUBT, *(() if kind == "command" else (Status.READ_ONLY,)))
+                and status
+                in (
+                    Status.FENCED,
+                    Status.IN_DOUBT,
+                    Status.RECORD_OUTDATED,
+                    *(() if kind == "command" else (Status.READ_ONLY,)),
+                )
             )
             if denied or wrong:
                 with pytest.raises(RemoteProtocolError):
@@ -204,7 +210,7 @@ some_batches = st.sampled_from(
     ),
 )
 def test_any_bytes_are_an_answer_or_a_named_error(kind: str, changes: dict[str, Any]) -> None:
-    """What passes can be used without another look."""
+    """Accepted bytes can be used without another look."""
     request, good = GOOD[kind]
     response = attrs.evolve(good, **changes)
     try:

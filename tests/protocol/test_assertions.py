@@ -1,8 +1,9 @@
 """Machines, and a storage's core, check themselves: at least one assertion for every two functions of more than one statement.
 
-Counted are `assert` statements, and functions whose body has more than one statement besides the docstring: a property that
-returns an attribute has nothing to check. Assertions are about bugs of our own. What a peer, a disk or a caller gets wrong
-raises a named error instead, so modules of the protocol that only read or make bytes, or check answers, are not counted.
+Counted are `assert` statements, and functions whose body has more than one statement besides the docstring: a property
+that returns an attribute has nothing to check. Assertions are about bugs of our own. Mistakes of a peer, a disk or a
+caller raise a named error instead, so modules of the protocol that only read or make bytes, or check answers, are not
+counted.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ payload_lists = uneven | even | large
     timestamp_ns=st.integers(-(1 << 63), (1 << 63) - 1),
     cumulative_length=st.integers(0, (1 << 64) - 1),
 )
-def test_a_batch_that_was_built_decodes_to_the_same(
+def test_built_batch_decodes_to_the_same(
     payloads: list[bytes],
     digest: Digest,
     stride: int,
@@ -335,7 +335,7 @@ def test_no_claimed_size_is_allocated() -> None:
 
 @pytest.mark.slow
 def test_reading_many_shapes_of_batches_keeps_no_memory() -> None:
-    """What is cached to read even lengths fast stays small, however large and however different the batches are."""
+    """The cache for reading even lengths fast stays small, however large and however different the batches are."""
     tracemalloc.start()
     try:
         for count in range(8_000, 8_070):
@@ -375,7 +375,7 @@ def test_the_largest_entry_fits_into_a_batch() -> None:
     assert batch.payloads() == [payload]
 
 
-def test_a_batch_that_no_reader_decodes_is_not_built() -> None:
+def test_undecodable_batch_is_not_built() -> None:
     """A batch above the limits would be refused by every bookie, for ever: that is the builder's bug."""
     largest = bytes(ENTRY_BYTES_MAX)
     with pytest.raises(AssertionError):

@@ -168,7 +168,7 @@ def test_answers_name_mark_and_term() -> None:
     assert (response.request_id, response.last_add_confirmed, response.fence_term) == (3, 3, 2)
 
 
-def test_what_a_failed_commit_left_in_memory_is_asked_for_again() -> None:
+def test_state_is_persisted_again_after_a_failed_commit() -> None:
     """R3, B7: the fence's term and the ledger's key are kept in memory first, and nobody is told before they are durable."""
     bookie = Bookie()
     failed = bookie.accept(FenceRequest(1, 7, KEY, 3))  # and its commit finds no space

@@ -73,7 +73,7 @@ class Leader:
             self.change = None
 
     def collect(self) -> None:
-        """What is confirmed, in the order of the appends: first all of the previous ledger, which is closed then."""
+        """The confirmed entries, in the order of the appends: first all of the previous ledger, which is closed then."""
         previous, current = self.writers[0], self.writers[-1]
         if previous is not current and not previous.machine.unconfirmed and previous.error is None:
             previous.close()

@@ -109,7 +109,7 @@ def test_writer_seldom_tries_when_nothing_shrinks() -> None:
     ],
     ids=["empty", "no-frame", "short", "long", "cut", "behind", "two", "skippable", "random"],
 )
-def test_frame_is_refused_when_it_is_not_what_was_declared(wrong: bytes) -> None:
+def test_frame_is_refused_when_it_differs_from_its_declaration(wrong: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="compressed"):
         expand(wrong, 8)
 

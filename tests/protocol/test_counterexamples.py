@@ -329,7 +329,7 @@ def test_x19_a_takeover_fences_the_last_two_ledgers() -> None:
     assert old_end >= 0
 
 
-def test_x20_of_two_takeovers_that_read_the_same_list_one_serves() -> None:
+def test_x20_one_of_two_takeovers_of_the_same_list_serves() -> None:
     """Both read the same version and believe that they own the next place. Rules L1, M1."""
     cluster = Cluster()
     takeover(cluster, "t0").run()

@@ -69,7 +69,7 @@ def test_a_header_is_proven_without_the_body() -> None:
     assert not digest.is_signed(b"healer" + digest.code(b"header", b"body"))
 
 
-def test_ledger_keys_are_what_they_were() -> None:
+def test_ledger_keys_do_not_change() -> None:
     """B7: bookies keep them for ever."""
     key = hmac.new(b"secret", b"replog ledger key v1" + (7).to_bytes(8, "little"), hashlib.sha256).digest()
     assert ledger_key(7, b"secret") == key

@@ -9,7 +9,7 @@ from tests.cases import case
 
 
 @pytest.mark.sized
-def test_ranges_hold_what_a_set_holds(is_long: bool) -> None:
+def test_ranges_hold_the_same_as_a_set(is_long: bool) -> None:
     for seed in range(60 if is_long else 20):
         with case(seed):
             chance = random.Random(seed)

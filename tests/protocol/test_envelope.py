@@ -19,7 +19,7 @@ ids = st.builds(EntryId, texts, st.integers(0, (1 << 63) - 1))
 
 @examples(5)
 @given(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=20), headers, st.none() | ids)
-def test_unpack_returns_what_was_packed(
+def test_unpack_returns_the_packed_values(
     data: bytes | None, key: bytes | None, named: dict[str, bytes], entry_id: EntryId | None
 ) -> None:
     if data is None and key is None:
@@ -71,7 +71,7 @@ def test_unpack_raises_when_an_envelope_breaks_off(size: int) -> None:
         (b"\x02\x01\0\x01\0\0\0\0\0\xff", "no valid text"),
     ],
 )
-def test_unpack_says_what_is_wrong_with_an_envelope(stored: bytes, problem: str) -> None:
+def test_unpack_describes_an_invalid_envelope(stored: bytes, problem: str) -> None:
     with pytest.raises(EnvelopeError, match=problem):
         unpack(stored)
 

@@ -62,7 +62,7 @@ def test_nothing_changes_for_anybody_before_the_cas() -> None:
     assert world.holding("h", 0, 99).ranges == ((0, 29, 1),)
 
 
-def test_entries_that_nobody_has_are_reported_and_hinder_nothing() -> None:
+def test_entries_missing_everywhere_are_reported_and_skipped() -> None:
     """F1: two of three copies were lost with one batch; the third bookie never had it."""
     world = closed()
     world.write(missed={"a": [3], "b": [3]})
@@ -75,7 +75,7 @@ def test_entries_that_nobody_has_are_reported_and_hinder_nothing() -> None:
     assert world.holding("h", 0, 99).ranges == ((0, 2, 1), (6, 29, 1))
 
 
-def test_bookie_that_is_away_may_have_what_nobody_else_does() -> None:
+def test_absent_bookie_may_have_the_only_copy() -> None:
     """F1: until it is heard or declared lost, no replacement that lacks something is named."""
     world = closed()
     world.write(missed={"a": [3], "c": [3]})
@@ -89,7 +89,7 @@ def test_bookie_that_is_away_may_have_what_nobody_else_does() -> None:
     assert world.lacking() == {}
 
 
-def test_only_a_complete_bookie_replaces_one_that_is_not_lost() -> None:
+def test_only_a_complete_bookie_replaces_a_present_one() -> None:
     """F1: it may have what it does not say, as a page of its index can't be read."""
     world = closed()
     world.write(missed={"a": [3], "b": [3], "c": [3]})
@@ -132,7 +132,7 @@ def test_a_gap_stays_named_if_its_bookie_keeps_its_place() -> None:
     assert world.metadata.gaps == (Gap(1, 4, 4),)
 
 
-def test_target_that_refuses_is_not_named_and_still_read_from() -> None:
+def test_refusing_target_is_not_named_and_still_read_from() -> None:
     """F1: a full bookie takes no copy, but its own are the only ones."""
     world = closed()
     world.write(missed={"b": [0, 3], "a": [6]})
@@ -183,7 +183,7 @@ def test_filling_never_fences_the_writer() -> None:
         assert world.bookies[bookie_id].handle(AddRequest(1, LEDGER, KEY, 1, later)).status is Status.OK
 
 
-def test_batch_that_reaches_into_an_open_fragment_is_not_copied() -> None:
+def test_batch_reaching_into_an_open_fragment_is_not_copied() -> None:
     """F2: a recovery may have been told by the target that it lacks entry 15."""
     world = World(THREE, [(0, "abc"), (15, "abd")], LedgerState.IN_RECOVERY, term=2)
     batch = world.make(13, [b"13", b"14", b"15"])
@@ -195,8 +195,8 @@ def test_batch_that_reaches_into_an_open_fragment_is_not_copied() -> None:
     assert world.holding("d", 0, 99).ranges == ()
 
 
-def test_batch_in_which_a_takeover_ended_its_term_is_copied() -> None:
-    """What it has behind the end is asked for under another stamp: otherwise an open ledger would stay without the copy."""
+def test_batch_is_copied_when_a_takeover_ended_its_term_in_it() -> None:
+    """Its part behind the end is requested under another stamp: otherwise an open ledger would stay without the copy."""
     world = World(THREE, [(0, "abc"), (15, "abd")], LedgerState.OPEN, term=2)
     world.write((3, 3, 3, 4))
     batch = world.make(13, [b"13", b"14", b"15"])
@@ -210,7 +210,7 @@ def test_batch_in_which_a_takeover_ended_its_term_is_copied() -> None:
     assert world.holding("d", 0, 14).ranges == ((0, 14, 1),)
 
 
-def test_batch_that_straddles_two_fragments_is_copied_whole() -> None:
+def test_batch_straddling_two_fragments_is_copied_whole() -> None:
     """A recovery's private ensemble changed within a batch: both fragments get it, byte for byte."""
     world = World(THREE, [(0, "abc"), (14, "abd")], last_entry_id=15)
     batch = world.make(13, [b"13", b"14", b"15"])
@@ -241,7 +241,7 @@ def test_fence_above_the_records_term_ends_the_filling() -> None:
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
-def test_damaged_copy_is_not_multiplied_and_mended(digest_type: DigestType) -> None:
+def test_damaged_copy_is_repaired_and_not_multiplied(digest_type: DigestType) -> None:
     world = closed(digest_type=digest_type)
     world.write()
     world.bookies["a"].disk.damaged |= {(LEDGER, each) for each in (3, 4, 5)}
@@ -252,7 +252,7 @@ def test_damaged_copy_is_not_multiplied_and_mended(digest_type: DigestType) -> N
 
 
 @pytest.mark.parametrize("holder", ["a", "c"])
-def test_copy_that_does_not_verify_is_not_stored(holder: str) -> None:
+def test_unverified_copy_is_not_stored(holder: str) -> None:
     """F3: of two copies the damaged one is found out by its code, although its bookie does not know."""
     world = closed()
     world.write(missed={"b": [3]})
@@ -266,7 +266,7 @@ def test_copy_that_does_not_verify_is_not_stored(holder: str) -> None:
     assert all(each.data != bytes(bad) for each in world.bookies["b"].disk.batches[LEDGER])
 
 
-def test_keyed_copies_that_differ_are_reported_not_chosen() -> None:
+def test_differing_keyed_copies_are_reported_not_chosen() -> None:
     """F3."""
     world = closed(digest_type=DigestType.HMAC_SHA256)
     world.write()
@@ -293,7 +293,7 @@ def test_a_last_keyed_copy_is_copied_and_reported_unverified() -> None:
 
 
 @pytest.mark.parametrize("holder", ["a", "b"])
-def test_filler_that_knows_the_password_verifies_keyed_copies(holder: str) -> None:
+def test_filler_with_the_password_verifies_keyed_copies(holder: str) -> None:
     world = closed(digest_type=DigestType.HMAC_SHA256)
     world.write()
     forged = world.make(6, [b"x", b"y", b"z"])
@@ -306,7 +306,7 @@ def test_filler_that_knows_the_password_verifies_keyed_copies(holder: str) -> No
     assert world.batches[2] in world.bookies["h"].disk.batches[LEDGER]
 
 
-def test_a_bookie_that_falsely_says_stored_is_not_believed() -> None:
+def test_false_claim_of_storage_is_not_believed() -> None:
     """F1, F3: what the target holds is asked again before the record names it, and not for ever."""
     world = closed()
     world.write()
@@ -329,7 +329,7 @@ def test_a_bookie_that_falsely_says_stored_is_not_believed() -> None:
     assert world.version == 1
 
 
-def test_target_that_knows_another_key_is_not_named() -> None:
+def test_target_with_another_key_is_not_named() -> None:
     world = closed()
     world.write()
     world.lose("c")
@@ -371,7 +371,7 @@ def test_writers_change_is_adopted() -> None:
     assert world.metadata.state is LedgerState.CLOSED
 
 
-def test_writers_change_is_adopted_by_who_only_removes_gaps() -> None:
+def test_writers_change_is_adopted_when_only_gaps_are_removed() -> None:
     """F4, W7: no bookie is replaced, so nobody is asked again before the record is changed."""
     world = World(THREE, [(0, "abc"), (15, "abd")], LedgerState.OPEN)
     world.write(missed={"b": [0]})
@@ -462,7 +462,7 @@ def test_filled_gaps_leave_the_record_and_others_stay() -> None:
     assert world.lacking() == {}
 
 
-def test_filling_what_is_whole_changes_nothing() -> None:
+def test_filling_a_complete_fragment_changes_nothing() -> None:
     """F6."""
     world = closed()
     world.write()
@@ -494,7 +494,7 @@ def test_calls_after_the_end_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(20, few=10, fast=5))
-def test_filler_that_dies_after_any_effect_loses_nothing(seed: int) -> None:
+def test_filler_loses_nothing_when_it_dies_after_any_effect(seed: int) -> None:
     """F6: another one finishes, whatever the first left."""
     chance = random.Random(seed)
     quorum, ensemble = chance.choice([(THREE, "abc"), (STRIPED, "abcde")])

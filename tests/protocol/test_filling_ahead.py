@@ -30,7 +30,7 @@ def test_more_is_read_while_copies_are_stored() -> None:
     assert filler.machine.result.rounds == 2
 
 
-def test_what_is_read_ahead_is_bounded() -> None:
+def test_read_ahead_is_bounded() -> None:
     """Of large batches one is read while one is stored."""
     world = World(THREE, [(0, "abc")], last_entry_id=4)
     for entry_id in range(5):

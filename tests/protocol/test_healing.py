@@ -57,7 +57,7 @@ def heal(world: World, bookie_id: str) -> bool:
     return True
 
 
-def test_bookie_that_lost_a_fence_has_it_again_before_it_vouches() -> None:
+def test_bookie_regains_a_lost_fence_before_it_vouches() -> None:
     """Without the fence the deposed writer finds its ack quorum: on the bookie that forgot, and on one that was never reached."""
     world = record(LedgerState.CLOSED, term=2)
     late = world.make(30, [b"late"])
@@ -67,7 +67,7 @@ def test_bookie_that_lost_a_fence_has_it_again_before_it_vouches() -> None:
     assert world.add("a", late) is Status.FENCED
 
 
-def test_bookie_of_an_open_last_fragment_stays_in_doubt_until_it_is_replaced() -> None:
+def test_bookie_of_an_open_fragment_is_in_doubt_until_replaced() -> None:
     world = record(LedgerState.OPEN)
     world.shorten("a", 0)
     assert not heal(world, "a")
@@ -76,7 +76,7 @@ def test_bookie_of_an_open_last_fragment_stays_in_doubt_until_it_is_replaced() -
     assert world.add("a", world.make(20, [b"later"])) is Status.OK, "the writer may take it in again"
 
 
-def test_fence_of_its_own_makes_no_key() -> None:
+def test_own_fence_makes_no_key() -> None:
     """B7: whose the ledger is, only a client can show."""
     bookie = Bookie()
     bookie.finish(bookie.ledger(LEDGER).fence(5))

@@ -1,4 +1,4 @@
-"""What a bookie says that it holds: what is asked for, in bounded pieces, and nothing that cannot be (F3)."""
+"""A bookie's answer about its holdings: the requested range, in bounded pieces, and nothing impossible (F3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entries(ranges: Iterable[tuple[int, int, int]]) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_answer_holds_what_was_asked_for(seed: int) -> None:
+def test_answer_holds_the_requested_range(seed: int) -> None:
     chance = random.Random(seed)
     stride = chance.choice((1, 3, 5))
     firsts = chance.sample(range(300), chance.randrange(9))
@@ -82,7 +82,7 @@ def test_nonsense_is_refused_as_an_answer(text: str) -> None:
         check_answer(asked(0, 9), Response(1, Status.OK, detail=text))
 
 
-def test_damage_is_told_within_what_was_asked_for() -> None:
+def test_damage_is_reported_within_the_requested_range() -> None:
     """F3: an audit says damaged, and not missing."""
     request = RangesRequest(1, 7, b"", 1, 10, 29)
     holding = hold([(0, 50, 1)], Status.NO_ENTRY, request, [(0, 9), (25, 99), (5, 12), (30, 31)])

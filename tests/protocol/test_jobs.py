@@ -167,7 +167,7 @@ class Schedule:
                 require(state is LedgerState.CLOSED, f"segment {number} is {state}, before one of {added} (L8, L10)")
 
     def look(self) -> None:
-        """What holds at every moment."""
+        """The invariants at every moment."""
         if NAME not in self.cluster.logs:
             return
         found = segments(self.cluster)
@@ -191,7 +191,7 @@ class Schedule:
             require(places == kept, f"job {job} stands there in part, or out of order: {places}")
 
     def conclude(self) -> None:
-        """Each transaction is in the log once, whoever repeated it. What is swept last leaves nothing but what is named."""
+        """Each transaction is in the log once, whoever repeated it. The last sweep leaves only named ledgers."""
         ever = list(self.numbers.values())
         jobs = [(job, ever.count(ledger_ids[0])) for job, ledger_ids in self.jobs.items()]
         known = [self.transactions[job] for job, times in jobs for _ in range(times) if self.transactions[job]]
@@ -409,7 +409,7 @@ def test_each_wrong_order_is_found(mutant: Mutant) -> None:
 # -- single schedules ---------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_looked_before_the_sweep_loses_its_cas() -> None:
+def test_commit_older_than_the_sweep_loses_its_cas() -> None:
     cluster = Cluster()
     takeover(cluster).run()
     ledger_ids = [write_ledger(cluster, "a") for _ in range(2)]
@@ -442,7 +442,7 @@ def test_a_commit_with_a_tombstoned_ledger_is_refused() -> None:
     assert NAME not in cluster.logs
 
 
-def test_nobody_is_fenced_before_the_ledgers_are_looked_at() -> None:
+def test_no_writer_is_fenced_before_the_ledgers_are_looked_at() -> None:
     cluster = Cluster()
     leader = takeover(cluster).run()
     assert leader.changed is not None

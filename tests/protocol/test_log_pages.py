@@ -90,7 +90,7 @@ def test_l3_a_page_trimmed_before_it_was_written_is_not_used() -> None:
     assert [number for number, _ in segments(cluster)] == [3, 4, 5, 6]
 
 
-def test_l3_a_page_that_comes_late_stays_until_a_trim_finds_it() -> None:
+def test_l3_late_page_stays_until_a_trim_finds_it() -> None:
     cluster = log_of(5)
     late = at_page(rolling(cluster, "late"))
     assert trimming(cluster, 5).run().changed is not None
@@ -103,7 +103,7 @@ def test_l3_a_page_that_comes_late_stays_until_a_trim_finds_it() -> None:
 
 
 def test_l3_a_trim_writes_no_page() -> None:
-    """What it would write lacks the trimmed segments, and its CAS may lose."""
+    """Such a page would lack the trimmed segments, and its CAS may lose."""
     cluster = log_of(7)
     trim = trimming(cluster, 3)
     trim.run_until(WriteLog)
@@ -255,7 +255,7 @@ def test_m1_a_log_is_recreated_after_a_deletion_without_answer(is_written: bool)
     assert set(cluster.records) == {6, 7}
 
 
-def test_a_deletion_that_meets_a_roll_fences_the_new_ledger_too() -> None:
+def test_deletion_fences_the_new_ledger_when_it_meets_a_roll() -> None:
     cluster = log_of(4)
     delete = deleting(cluster)
     delete.run_until(WriteLog)
@@ -266,7 +266,7 @@ def test_a_deletion_that_meets_a_roll_fences_the_new_ledger_too() -> None:
     assert cluster.records == {}
 
 
-def test_l5_a_roll_that_meets_a_deletion_ends_the_writer() -> None:
+def test_l5_roll_ends_the_writer_when_it_meets_a_deletion() -> None:
     cluster = log_of(4)
     roll = rolling(cluster, "slow")
     roll.run_until(WriteLog)
@@ -287,7 +287,7 @@ def test_l1_a_takeover_begins_the_log_again_after_a_deletion() -> None:
     assert set(cluster.records) == {ledger_id for _, ledger_id in segments(cluster)}
 
 
-def test_a_writer_that_cannot_be_fenced_keeps_its_log() -> None:
+def test_unfenceable_writer_keeps_its_log() -> None:
     cluster = log_of(3)
     cluster.down |= {"b1", "b2", "b3"}
     delete = deleting(cluster).run()

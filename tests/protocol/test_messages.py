@@ -1,4 +1,4 @@
-"""What clients and bookies say to each other."""
+"""The messages between clients and bookies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import attrs
 from replog.protocol.messages import LedgerRequest, Status
 
 
-def test_only_one_status_says_that_something_is_absent() -> None:
+def test_only_one_status_means_absence() -> None:
     """R4: a new status is a doubt until somebody decides otherwise; their numbers stand in formats."""
     assert {status.name: status.value for status in Status} == {
         "OK": 0,
@@ -23,6 +23,7 @@ def test_only_one_status_says_that_something_is_absent() -> None:
         "NO_ENTRY_AFTER_LOSS": 10,
         "IN_DOUBT": 11,
         "METASTORE_DOUBTED": 12,
+        "RECORD_OUTDATED": 13,
     }
 
 

@@ -50,7 +50,7 @@ def test_closing_drops_empty_fragments_but_never_the_first(last_entry_id: int, f
 
 
 @given(st.integers(2, 5), st.lists(st.tuples(st.integers(1, 13), st.none() | st.integers(0, 60)), max_size=30))
-def test_segment_numbers_grow_whatever_is_trimmed(size: int, changes: list[tuple[int, int | None]]) -> None:
+def test_segment_numbers_grow_after_any_trim(size: int, changes: list[tuple[int, int | None]]) -> None:
     """L3: add, trim, add ...: numbers are never reused, the last segment always stays, and each stands in the head or in
     its page, which is written once."""
     log, pages = LogMetadata("log", page_segments=size), dict[int, tuple[Segment, ...]]()
@@ -77,7 +77,7 @@ def test_segment_numbers_grow_whatever_is_trimmed(size: int, changes: list[tuple
 
 
 def test_a_long_list_leaves_several_pages_at_once() -> None:
-    """What a record of format 1 becomes: full pages, and the rest, of which the last two are a takeover's to recover."""
+    """A record of format 1 becomes full pages, and the rest, of which the last two are a takeover's to recover."""
     log = LogMetadata("log").with_ledgers(range(1234), 0).open_from(1233).trimmed_before(250)
     pages, head = log.split()
     assert [(page.number, page.segments[0].number, len(page.segments)) for page in pages] == [
@@ -89,7 +89,7 @@ def test_a_long_list_leaves_several_pages_at_once() -> None:
     assert head.split() == ((), head)
 
 
-def test_segments_that_may_be_open_stay_in_the_head() -> None:
+def test_possibly_open_segments_stay_in_the_head() -> None:
     """L8: pages name closed ledgers only, and a takeover finds in the head whatever may be open."""
     log = LogMetadata("log").with_ledgers(range(1234), 0).open_from(250)
     pages, head = log.split()
@@ -120,7 +120,7 @@ def test_a_deleted_log_keeps_its_numbers() -> None:
 
 
 @given(st.text(max_size=12) | st.from_regex(r"\d{1,25}:\d{1,25}", fullmatch=True))
-def test_a_position_parses_to_what_prints_the_same_or_is_refused(text: str) -> None:
+def test_position_round_trips_or_is_refused(text: str) -> None:
     """L4: leading zeros and spaces are forgiven, nothing else is."""
     try:
         position = Position.parse(text)

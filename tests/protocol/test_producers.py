@@ -1,4 +1,4 @@
-"""What a log remembers of its producers follows from its entries alone (L11)."""
+"""A log's memory of its producers follows from its entries alone (L11)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folded(log: list[tuple[Position, EntryId]], through: int, record: ProducersR
 
 
 @given(logs(), st.data())
-def test_record_is_the_same_whoever_makes_it(log: list[tuple[Position, EntryId]], data: st.DataObject) -> None:
+def test_record_is_the_same_from_any_maker(log: list[tuple[Position, EntryId]], data: st.DataObject) -> None:
     """L11: in one go, in steps of any size, with later entries known or not, and written down and read between."""
     last = log[-1][0].segment if log else 1
     through = data.draw(st.integers(0, last))
@@ -108,10 +108,10 @@ def test_more_producers_than_fit_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(logs(), st.integers(0, 12), st.sets(st.sampled_from("abcd")))
-def test_window_forgets_who_was_retired_and_nobody_else(
+def test_window_forgets_only_retired_producers(
     log: list[tuple[Position, EntryId]], through: int, names: set[str]
 ) -> None:
-    """Those that the record knows, unless they have written behind it."""
+    """The window forgets producers in the record, unless they have written behind it."""
     record = folded(log, through, EMPTY).record()
     changed = record.without(names, 0)
     known = {each.name for each in record.producers}

@@ -71,7 +71,7 @@ def test_proofs_of_both_kinds_prove_their_number(digest: Digest, confirmed: int,
         assert proof_of_head(proof) == proof
 
 
-def test_nothing_proves_that_nothing_is_confirmed() -> None:
+def test_missing_proof_proves_no_confirmation() -> None:
     assert prove(HMAC, 7, 1, -1) == b"" == head_proof(-1) == head_proof(-1, CRC)
     assert proven(b"", HMAC, record()) == -1 == claimed(b"")
 
@@ -120,7 +120,7 @@ def test_any_bytes_are_survived(proof: bytes) -> None:
         raise RemoteProtocolError("nothing")
 
 
-def test_recovery_takes_only_what_is_proven() -> None:
+def test_recovery_takes_only_proven_marks() -> None:
     """R11: a forged number is no answer; the frozen last add confirmed is signed again (R5)."""
     machine = LedgerRecovery(attrs.evolve(record()), 1, HMAC, "nonce")
     with pytest.raises(RemoteProtocolError):
@@ -128,8 +128,8 @@ def test_recovery_takes_only_what_is_proven() -> None:
     assert machine.proven(head_proof(4)) == 4
 
 
-def test_a_readers_bound_takes_only_what_is_proven() -> None:
-    """R11, D1. What claims nothing new is not looked at: that costs nothing at the tail."""
+def test_readers_bound_takes_only_proven_marks() -> None:
+    """R11, D1. A proof that claims nothing new is not looked at: that costs nothing at the tail."""
     machine = LedgerReading(record(), HMAC, 0, lambda write_set, _ensemble: list(write_set))
     with pytest.raises(RemoteProtocolError):
         machine.proven(prove(CRC, 7, 1, 10**12))
@@ -148,7 +148,7 @@ def fence(ledger: LedgerOnBookie, found: list[Batch] | None = None) -> bytes:
 
 
 @each_digest
-def test_a_bookie_proves_what_headers_and_explicit_proofs_said(digest: Digest) -> None:
+def test_bookie_proves_marks_of_headers_and_explicit_proofs(digest: Digest) -> None:
     """R11: by the best proof that it was given; of a batch it keeps a few bytes only."""
     ledger = LedgerOnBookie(7, Marks())
     assert fence(LedgerOnBookie(7, Marks())) == b""
@@ -166,7 +166,7 @@ def test_a_bookie_proves_what_headers_and_explicit_proofs_said(digest: Digest) -
 
 
 @each_digest
-def test_a_restarted_bookie_reads_the_batch_that_proves_most(digest: Digest) -> None:
+def test_restarted_bookie_reads_the_batch_with_the_best_proof(digest: Digest) -> None:
     """R11: what a stored header says stands in the marks as a bare number."""
     marks = Marks(None, 1, 8, 9, prove(digest, 7, 1, 5))
     ledger = LedgerOnBookie(7, marks)
@@ -185,7 +185,7 @@ def test_a_restarted_bookie_reads_the_batch_that_proves_most(digest: Digest) -> 
     [b"", b"x" * 40, prove(Digest(DigestType.CRC32C, 8, b""), 8, 1, 5), prove(CRC, 7, 1, 5)[:-1] + b"\0"],
     ids=["none", "nonsense", "of another ledger", "damaged"],
 )
-def test_a_bookie_refuses_what_is_certainly_no_proof(proof: bytes) -> None:
+def test_bookie_refuses_obviously_invalid_proofs(proof: bytes) -> None:
     """R11: it would hide the best proof that there is."""
     ledger = LedgerOnBookie(7, Marks())
     accepted = ledger.accept(WriteLastAddConfirmedRequest(3, 7, KEY, 1, proof))

@@ -22,7 +22,7 @@ def bits(mask: int) -> set[int]:
     return {index for index in range(mask.bit_length()) if mask >> index & 1}
 
 
-def test_covered_means_that_no_ack_quorum_avoids_the_answers() -> None:
+def test_covered_when_no_ack_quorum_avoids_the_answers() -> None:
     """R2: "so many of each write set" equals "no Qa-subset of any write set is disjoint from them"."""
     for quorum in QUORUMS:
         with case(quorum):
@@ -90,7 +90,7 @@ def test_impossible_quorums_are_refused(numbers: tuple[int, int, int]) -> None:
         Quorum(*numbers)
 
 
-def test_c7_an_ensemble_may_lack_bookies_that_are_not_needed() -> None:
+def test_c7_ensemble_may_lack_unneeded_bookies() -> None:
     """C7: with the others alone, every entry can be confirmed, and every write set can be fenced and proven absent."""
     for quorum in QUORUMS:
         with case(quorum):

@@ -254,7 +254,7 @@ def one(entry_id: int, stride: int = 1, stamp: int = 1) -> Batch:
 
 
 def spans(machine: LedgerReading) -> list[tuple[int, int]]:
-    """What is handed out."""
+    """The delivered ranges."""
     effects = machine.take_effects()
     return [(each.first_entry_id, each.last_entry_id) for each in effects if isinstance(each, Delivered)]
 
@@ -321,7 +321,7 @@ def test_entries_both_brought_and_read_are_delivered_once() -> None:
     assert spans(machine) == [(1, 1)]
 
 
-def test_brought_entries_end_a_search_that_found_nothing() -> None:
+def test_fetched_entries_end_a_vain_search() -> None:
     machine = reading_of()
     machine.last_add_confirmed_answered(0, [])
     machine.read_on()
@@ -333,7 +333,7 @@ def test_brought_entries_end_a_search_that_found_nothing() -> None:
     assert [type(each) for each in machine.take_effects()] == [Delivered]
 
 
-def test_damage_that_is_brought_is_read_elsewhere() -> None:
+def test_fetched_damage_is_read_elsewhere() -> None:
     machine = reading_of()
     machine.last_add_confirmed_answered(0, [damaged(one(0))])
     assert spans(machine) == []
@@ -374,7 +374,7 @@ def test_guests_ask_for_themselves_when_their_host_is_not_needed() -> None:
         assert machine.next_entry_id == 4
 
 
-def test_a_reader_that_failed_takes_nothing_more() -> None:
+def test_failed_reader_takes_nothing_more() -> None:
     machine = reading_of()
     machine.metadata_missing()
     machine.take_effects()

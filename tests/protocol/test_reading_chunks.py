@@ -40,7 +40,7 @@ def reads(effects: list[Effect]) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("answer", ["absent", "unknown", "slow"])
 @pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(3, 2, 2)])
-def test_answer_is_of_no_use_when_its_chunk_is_not_loaded_any_more(quorum: Quorum, answer: str) -> None:
+def test_answer_is_useless_when_its_chunk_is_not_loaded_any_more(quorum: Quorum, answer: str) -> None:
     """A refresh that was begun before the reader went on: an assertion failed in `_ask_next`, or, without assertions, bookies of
     another fragment were asked."""
     machine = LedgerReading(record(quorum, 3, 4, 5), DIGEST, 3, as_they_are)
@@ -59,7 +59,7 @@ def test_answer_is_of_no_use_when_its_chunk_is_not_loaded_any_more(quorum: Quoru
     assert (3, 1) in reads(machine.take_effects())
 
 
-def test_reader_goes_on_when_the_record_was_read_for_an_earlier_entry() -> None:
+def test_reader_continues_when_the_record_was_read_earlier() -> None:
     machine = LedgerReading(record(Quorum(3, 3, 2), 3), DIGEST, 3, as_they_are)
     machine.read_on()
     for entry_id in (3, 4, 5):
@@ -73,7 +73,7 @@ def test_reader_goes_on_when_the_record_was_read_for_an_earlier_entry() -> None:
     assert reads(machine.take_effects()) == [(6, 2)]
 
 
-def test_what_is_held_behind_an_unloaded_chunk_is_asked_for_again() -> None:
+def test_entries_behind_an_unloaded_chunk_are_asked_again() -> None:
     """Striped: entry 4 is held, entry 3 is awaited, and the record that is read now has neither."""
     quorum = Quorum(3, 2, 2)
     machine = LedgerReading(record(quorum, 3, 4, 5), DIGEST, 3, as_they_are)
@@ -93,7 +93,7 @@ def test_what_is_held_behind_an_unloaded_chunk_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("entry_id", [0, 5])
-def test_record_is_read_again_for_what_nobody_has(entry_id: int) -> None:
+def test_record_is_reread_when_no_bookie_has_the_entries(entry_id: int) -> None:
     """Otherwise the record that is read names the entry's chunk only, and the reader never says that the entry is lost."""
     quorum = Quorum(3, 3, 2)
     machine = LedgerReading(record(quorum, entry_id), DIGEST, entry_id, as_they_are)

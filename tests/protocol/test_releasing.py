@@ -41,7 +41,7 @@ def held(world: World, bookie_id: str) -> tuple[tuple[int, int, int], ...]:
     return world.holding(bookie_id, 0, 99).ranges
 
 
-def test_bookie_drops_what_the_record_does_not_name_it_for() -> None:
+def test_bookie_drops_entries_outside_its_named_fragments() -> None:
     world = replaced()
     Releaser(world, "h").run()
     assert held(world, "h") == ()
@@ -50,7 +50,7 @@ def test_bookie_drops_what_the_record_does_not_name_it_for() -> None:
     assert held(world, "a") == ((0, 29, 1),)
 
 
-def test_filler_that_asked_before_a_drop_asks_again() -> None:
+def test_filler_asks_again_when_it_asked_before_a_drop() -> None:
     """Without that, the record names a bookie that has just dropped everything."""
     world = replaced()
     filler = world.filler(replacements={2: "h"})
@@ -63,7 +63,7 @@ def test_filler_that_asked_before_a_drop_asks_again() -> None:
 
 
 @pytest.mark.parametrize("steps", range(5))
-def test_filler_in_any_moment_of_release_names_only_what_is_held(steps: int) -> None:
+def test_filler_names_only_held_copies_at_any_moment_of_release(steps: int) -> None:
     """Without hiding, a filler that asks between the proof and the drop believes in what is gone when it writes."""
     world = replaced()
     release = Releaser(world, "h").steps()
@@ -81,7 +81,7 @@ def test_filler_in_any_moment_of_release_names_only_what_is_held(steps: int) -> 
 
 
 @pytest.mark.parametrize("steps", range(1, 5))
-def test_filler_that_asks_keeps_the_last_copies(steps: int) -> None:
+def test_asking_filler_keeps_the_last_copies(steps: int) -> None:
     """All members are lost: told that nobody has the entries, a filler names the bookie of a leftover, which drops it."""
     world = replaced()
     release = Releaser(world, "h").steps()
@@ -97,7 +97,7 @@ def test_filler_that_asks_keeps_the_last_copies(steps: int) -> None:
     assert disk.batches[LEDGER] == had
 
 
-def test_bookie_that_was_named_meanwhile_drops_nothing() -> None:
+def test_bookie_drops_nothing_when_it_was_named_meanwhile() -> None:
     """Without the compare-and-set, an old record would do."""
     world = replaced()
     release = Releaser(world, "h").steps()
@@ -108,7 +108,7 @@ def test_bookie_that_was_named_meanwhile_drops_nothing() -> None:
     assert held(world, "h") == ((0, 29, 1),)
 
 
-def test_copy_that_would_be_dropped_at_once_is_refused() -> None:
+def test_copy_is_refused_when_it_would_be_dropped_at_once() -> None:
     world = replaced()
     release = Releaser(world, "h").steps()
     next(release), next(release)
@@ -150,7 +150,7 @@ def test_nothing_is_foreign_while_a_ledger_is_in_recovery() -> None:
 
 @pytest.mark.sized
 @pytest.mark.parametrize("numbers", [(3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 1, 1)])
-def test_what_is_foreign_is_what_no_index_of_the_bookie_stores(numbers: tuple[int, int, int], is_long: bool) -> None:
+def test_foreign_entries_belong_to_no_index_of_the_bookie(numbers: tuple[int, int, int], is_long: bool) -> None:
     """F5, W1: for each bookie and entry, in fragments of any length, some of which name it at another index, or don't."""
     quorum = Quorum(*numbers)
     names = "abcdef"
@@ -194,7 +194,7 @@ def test_pieces_of_a_rotation_have_its_entries() -> None:
     assert max(map(len, entries)) == PIECE_ENTRIES
 
 
-def test_what_is_dropped_at_once_is_bounded() -> None:
+def test_entries_dropped_at_once_are_bounded() -> None:
     release = Release([ForeignRange(1, 100, 10 * PIECE_ENTRIES), ForeignRange(2, 0, 5)])
     held = [(0, 150, 5), (1, 151, 5), (5 * PIECE_ENTRIES, 7 * PIECE_ENTRIES, 1)]
     pieces = list(release.pieces(1, held))
@@ -206,7 +206,7 @@ def test_what_is_dropped_at_once_is_bounded() -> None:
     assert release.shown(2, held)[0] == (10, 150, 5)
 
 
-def test_what_no_fragment_names_is_dropped_by_every_bookie() -> None:
+def test_every_bookie_drops_entries_without_a_fragment() -> None:
     """Unbounded ledgers: below the trim, and behind the end of a former term (T3, F5)."""
     fragments = (Fragment(10, ("a", "b", "c"), 1), Fragment(20, ("a", "b", "d"), 3))
     metadata = attrs.evolve(

@@ -84,7 +84,7 @@ def test_each_rule_has_a_test() -> None:
             assert [name for cited, name, _ in cited_rules() if cited == rule]
 
 
-def test_each_test_cites_the_rule_that_it_is_named_for() -> None:
+def test_each_test_cites_the_rule_in_its_name() -> None:
     for rule, name, docstring in cited_rules():
         assert rule in RULES, f"{name} names no rule"
         assert re.match(rf"{rule}\b", docstring), f"the docstring of {name} must begin with {rule}"

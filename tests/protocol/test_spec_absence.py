@@ -78,7 +78,7 @@ def test_r10_a_weak_denial_counts_when_all_members_deny() -> None:
     assert cluster.recovery().recover().last_entry_id == -1
 
 
-def test_r10_no_decision_when_an_ack_quorum_knows_of_its_loss() -> None:
+def test_r10_no_decision_when_an_ack_quorum_knows_its_loss() -> None:
     """R10: b1 and b2 had confirmed it, and both lost it: no answer can tell, and closing would lose it silently."""
     cluster = Cluster()
     confirmed_on(cluster, "b1", "b2")
@@ -90,7 +90,7 @@ def test_r10_no_decision_when_an_ack_quorum_knows_of_its_loss() -> None:
     assert cluster.metadata().state is LedgerState.IN_RECOVERY
 
 
-def test_r10_an_accepted_loss_closes_at_what_is_left() -> None:
+def test_r10_accepted_loss_closes_at_the_remaining_entries() -> None:
     """R10: somebody who knows it decided so; what any bookie still has is kept all the same."""
     cluster = Cluster()
     confirmed_on(cluster, "b1", "b2")
@@ -129,7 +129,7 @@ def test_r10_a_silent_member_is_waited_for_once() -> None:
     assert cluster.metadata().last_entry_id == 0
 
 
-def test_r10_a_bookie_that_keeps_answering_is_not_silent() -> None:
+def test_r10_repeatedly_answering_bookie_is_not_silent() -> None:
     """R10: b1 is silent at first, then answers, and another one has forgotten entry 1 without a trace: it is still waited for."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -164,7 +164,7 @@ def test_r10_proven_denials_decide_after_waiting_for_the_silent() -> None:
     assert cluster.metadata().last_entry_id == -1
 
 
-def test_r10_a_bookie_that_refuses_is_not_waited_for() -> None:
+def test_r10_refusing_bookie_is_not_awaited() -> None:
     """R10: One of three is away: the takeover costs no wait."""
     cluster = Cluster()
     cluster.writer()
@@ -410,7 +410,7 @@ def tell(hearing: Hearing, absences: Absences, index: int, situation: str) -> No
         absences.lost |= 1 << index
 
 
-def test_r10_what_a_bookie_says_last_counts() -> None:
+def test_r10_last_answer_of_a_bookie_counts() -> None:
     """R10: what a bookie says last counts."""
     hearing = Hearing(Quorum(3, 3, 2), 0)
     for index in range(3):

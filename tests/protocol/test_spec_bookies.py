@@ -26,7 +26,7 @@ KEY = ledger_key(7, PASSWORD)
 
 
 def adds(count: int) -> list[AddRequest]:
-    """What a writer sends to b1, one entry each."""
+    """A writer's adds to b1, one entry each."""
     writer = Cluster().writer()
     for _ in range(count):
         writer.add(b"x")

@@ -74,7 +74,7 @@ def test_c2_the_new_fragment_starts_after_the_confirmed_entries() -> None:
     ]
 
 
-def test_c2_a_fragment_that_starts_there_already_is_replaced() -> None:
+def test_c2_fragment_is_replaced_when_it_starts_there_already() -> None:
     """C2: two changes without a confirmation between them leave one fragment, never two with one first entry."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -258,7 +258,7 @@ def test_c5_completion_is_evaluated_once_after_all_resends() -> None:
     assert len(writer.find(SendAdd, "b4")) == 5
 
 
-def test_c5_an_empty_difference_still_resends_what_failed() -> None:
+def test_c5_empty_difference_still_resends_failed_entries() -> None:
     """C5: the same bookie again: no CAS, but what it did not acknowledge is sent to it once more. No hang."""
     cluster = Cluster(Quorum(3, 3, 3))
     writer = cluster.writer()
@@ -318,7 +318,7 @@ def test_c6_a_late_ack_of_a_replaced_bookie_counts_for_nothing() -> None:
     assert writer.confirmed == [0]
 
 
-def test_c6_a_bookie_that_returns_to_its_index_counts_again() -> None:
+def test_c6_bookie_counts_again_when_it_returns_to_its_index() -> None:
     """C6: b3, replaced and then chosen again, holds the bytes: its acks count again, from that CAS on."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -335,7 +335,7 @@ def test_c6_a_bookie_that_returns_to_its_index_counts_again() -> None:
     assert cluster.copies(0) >= 2
 
 
-def test_c7_an_index_that_is_missing_from_the_start_gets_nothing() -> None:
+def test_c7_index_missing_from_the_start_gets_nothing() -> None:
     """C7: it counts as failed: no add, no last add confirmed; the two others confirm."""
     cluster = Cluster()
     cluster.down.add("b3")
@@ -367,7 +367,7 @@ def test_c7_an_absent_bookie_is_taken_in_when_it_returns() -> None:
     assert writer.machine.missing == 0
 
 
-def test_c8_a_replacement_beats_the_one_that_is_away() -> None:
+def test_c8_replacement_is_preferred_to_the_absent_bookie() -> None:
     """C8: a replacement beats the one that is away."""
     cluster = Cluster()
     cluster.down.add("b3")
@@ -387,7 +387,7 @@ def test_c7_an_ensemble_with_too_many_missing_is_a_bug() -> None:
         cluster.writer(missing=0b110)
 
 
-def test_c7_recovery_works_with_the_index_that_was_always_away() -> None:
+def test_c7_recovery_works_with_an_always_absent_index() -> None:
     """C7, R2, R4: (3,3,2) without its third bookie is fenced, read, written back and closed."""
     cluster = Cluster()
     cluster.down.update(set(cluster.bookies) - {"b1", "b2"})

@@ -125,7 +125,7 @@ def test_r1_closing_while_replacements_are_chosen_needs_none() -> None:
     assert cluster.metadata().last_entry_id == -1
 
 
-def test_r1_closing_tells_times_that_never_sink() -> None:
+def test_r1_closing_never_lowers_its_times() -> None:
     """R1: though the clock is set back. Searches by time rely on it; the closed record says the first and the last."""
     cluster = Cluster()
     writer = cluster.writer()

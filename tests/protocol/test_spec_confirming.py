@@ -135,7 +135,7 @@ def test_c9_old_version_read_back_ends_nothing() -> None:
     assert confirmed_copies(cluster, writer) == [3, 3, 3]
 
 
-def test_c9_higher_version_begins_behind_what_is_confirmed_by_then() -> None:
+def test_c9_higher_version_begins_behind_the_confirmed_entries() -> None:
     """C9, C4: somebody else changed the record, so the first proposal can't be written any more: what was confirmed meanwhile is
     in the old fragment, where b3 lacks it."""
     cluster = Cluster()
@@ -168,7 +168,7 @@ def test_c9_resends_begin_where_the_durable_fragment_does() -> None:
     assert confirmed_copies(cluster, writer) == [3, 3, 3]
 
 
-def test_c9_the_oldest_that_do_not_fit_are_a_gap() -> None:
+def test_c9_oldest_overflowing_entries_are_a_gap() -> None:
     """C9, W7: room for two entries of ten bytes: of four the first two are dropped, and recorded as lacking at b4."""
     cluster = Cluster()
     writer = changing(cluster, kept_bytes_max=20)
@@ -198,7 +198,7 @@ def test_c9_unconfirmed_entries_leave_less_room() -> None:
     assert cluster.metadata().gaps == (Gap(2, 1, 1),)
 
 
-def test_c9_a_close_records_what_was_not_sent() -> None:
+def test_c9_close_records_unsent_entries() -> None:
     """C9, R1: the writer closes while the change is written: b4, which the record names, lacks what was confirmed meanwhile."""
     cluster = Cluster()
     writer = changing(cluster)
@@ -210,7 +210,7 @@ def test_c9_a_close_records_what_was_not_sent() -> None:
     assert cluster.metadata().gaps == (Gap(2, 1, 1),)
 
 
-def test_c9_a_close_whose_change_is_lost_records_the_failed_bookie() -> None:
+def test_c9_close_records_the_failed_bookie_after_a_lost_change() -> None:
     """C9, C4: the record keeps the old fragment, in which b3 lacks what was confirmed without it."""
     cluster = Cluster()
     writer = changing(cluster)

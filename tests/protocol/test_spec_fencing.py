@@ -75,7 +75,7 @@ def test_r2_the_last_fragment_after_the_claim_is_fenced() -> None:
     assert cluster.metadata().last_entry_id == 0
 
 
-def test_r2_too_few_that_can_be_fenced_is_an_error_to_retry() -> None:
+def test_r2_too_few_fenceable_bookies_is_an_error_to_retry() -> None:
     """R2, R4: b2 and b3 silent: two bookies might still take the writer's adds. The ledger stays as it is."""
     cluster = Cluster()
     cluster.writer()

@@ -180,7 +180,7 @@ def test_w7_gaps_are_bounded_in_number_and_never_narrower() -> None:
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.none() | st.integers(0, 20)), max_size=60),
     st.lists(st.tuples(st.integers(1, 60), st.sets(st.integers(0, 2))), max_size=3, unique_by=lambda each: each[0]),
 )
-def test_w7_merged_gaps_hold_what_they_held_at_the_same_bookie(
+def test_w7_merged_gaps_hold_the_same_at_the_same_bookie(
     drawn: list[tuple[int, int, int | None]], changes: list[tuple[int, set[int]]]
 ) -> None:
     """W7: never narrower for the bookie that they begin with, never wider than from its first to its last; in order."""
@@ -250,7 +250,7 @@ def test_w7_a_reader_asks_bookies_with_a_gap_last() -> None:
         assert [effect.bookie_id for effect in reader.find(SendRead)] == [asked]
 
 
-def test_w7_recovery_records_what_was_written_back_and_not_taken() -> None:
+def test_w7_recovery_records_written_back_entries_not_taken() -> None:
     """W7: entries 1 and 2 are written back to two of three; the third is away, and nobody replaces it."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -267,7 +267,7 @@ def test_w7_recovery_records_what_was_written_back_and_not_taken() -> None:
     assert recovery.finished.gaps == (Gap(2, recovery.machine.frozen_last_add_confirmed + 1, 2),)
 
 
-def test_w7_recovery_ends_the_gap_that_the_writer_could_not_end() -> None:
+def test_w7_recovery_ends_the_gap_left_by_the_writer() -> None:
     """W7, C7: the third bookie was away from the start, and is back: it lacks what was not written back."""
     cluster = Cluster()
     writer = cluster.writer(missing=0b100)
@@ -353,7 +353,7 @@ def test_w7_recovery_records_a_batch_across_fragments() -> None:
     assert [cluster.copies(entry_id) for entry_id in range(10)] == [3, 3, 3, 3, 3, 2, 3, 3, 3, 3]
 
 
-def test_w8_what_was_found_full_is_recorded_at_the_next_change_and_close() -> None:
+def test_w8_full_fragment_is_recorded_at_next_change_and_close() -> None:
     """W8: and never sinks, nor lies behind what is fixed."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -375,7 +375,7 @@ def test_w8_what_was_found_full_is_recorded_at_the_next_change_and_close() -> No
     assert (cluster.metadata().full_before, cluster.metadata().last_entry_id) == (4, 3)
 
 
-def test_w8_another_changes_the_record_and_what_is_full_stays() -> None:
+def test_w8_full_fragment_stays_when_another_changes_the_record() -> None:
     """W8, C4: a filling replaced a bookie of the first fragment since."""
     cluster = Cluster()
     writer = cluster.writer()

@@ -106,7 +106,7 @@ def test_l1_the_loser_deletes_its_ledger_and_starts_again() -> None:
     assert [payload for _, payload in read_log(cluster)] == [b"a"]
 
 
-def test_l1_ours_was_written_and_somebody_took_over_since() -> None:
+def test_l1_written_change_counts_after_a_later_takeover() -> None:
     """L1, M1: the answer to t1's CAS is lost, and t2 takes over behind it. t1's ledger is named: it must not be
     deleted, though t1 has lost."""
     cluster = Cluster()
@@ -145,7 +145,7 @@ def test_l1_a_ledger_deleted_by_hand_is_an_error() -> None:
     assert segments(cluster) == [(1, 1)]
 
 
-def test_l1_a_recovery_that_cannot_decide_ends_the_takeover() -> None:
+def test_l1_undecided_recovery_ends_the_takeover() -> None:
     """L1, R4: without two of three bookies nobody takes over, and the list is as it was."""
     cluster = Cluster()
     leader(cluster, "t1")
@@ -186,7 +186,7 @@ def test_l8_a_ledger_behind_spliced_ones_is_fenced(count: int) -> None:
     assert states == {LedgerState.CLOSED}
 
 
-def test_l8_a_job_and_a_deletion_recover_what_may_be_open() -> None:
+def test_l8_job_and_deletion_recover_possibly_open_ledgers() -> None:
     """L8: not only a takeover fences all from the first segment that may be open."""
     cluster = Cluster()
     leader(cluster, "t1")
@@ -203,7 +203,7 @@ def test_l8_a_job_and_a_deletion_recover_what_may_be_open() -> None:
     assert [effect.ledger_id for effect in deletion.find(RecoverLedger)] == [1, 2, 3, 4, 5]
 
 
-def test_l8_the_record_names_the_ledger_that_is_written_to() -> None:
+def test_l8_record_names_the_ledger_in_use() -> None:
     """L8: after a takeover the new ledger may be open, after a roll the one before it as well."""
     cluster = Cluster()
     for nonce, number in (("t1", 1), ("t2", 2)):
@@ -238,7 +238,7 @@ def test_l2_the_previous_ledger_is_open_until_the_next_is_listed() -> None:
     assert [payload for _, payload in read_log(cluster)] == [b"a", b"b", b"c"]
 
 
-def test_l2_a_roll_that_loses_to_a_takeover_leaves_no_ledger() -> None:
+def test_l2_roll_losing_to_a_takeover_leaves_no_ledger() -> None:
     """L2, L5: one wins the CAS; the leader that lost deletes the ledger that it created, and ends as fenced."""
     cluster = Cluster()
     leader(cluster, "t1")
@@ -253,7 +253,7 @@ def test_l2_a_roll_that_loses_to_a_takeover_leaves_no_ledger() -> None:
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_l2_rolling_goes_on_when_somebody_trimmed(happened: bool) -> None:
+def test_l2_rolling_continues_after_a_trim(happened: bool) -> None:
     """L2, L3, L7, M1: a trim comes between, which deletes what is pending: the roll creates another ledger, or recognises
     that its own is in the log although its token is gone."""
     cluster = Cluster()
@@ -272,7 +272,7 @@ def test_l2_rolling_goes_on_when_somebody_trimmed(happened: bool) -> None:
     assert set(cluster.records) == {2, ledger_id}
 
 
-def test_l2_a_takeover_deposes_a_roll_whose_answer_was_lost() -> None:
+def test_l2_takeover_deposes_a_roll_with_a_lost_answer() -> None:
     """L2, M1: the rolled ledger is named and recovered by the takeover: it stays, and the leader ends."""
     cluster = Cluster()
     leader(cluster, "t1")
@@ -368,7 +368,7 @@ def test_l4_positions_are_ordered_printable_and_parse_back() -> None:
             Position.parse(text)
 
 
-def test_l4_positions_stay_what_they_are_when_the_log_is_trimmed() -> None:
+def test_l4_trim_keeps_positions() -> None:
     """L4: trimming and taking over change no position of what remains."""
     cluster = Cluster()
     for nonce in ("t1", "t2", "t3"):
@@ -445,7 +445,7 @@ def test_l6_an_empty_ledger_in_the_middle_is_crossed() -> None:
     assert cluster.metadata(2).last_entry_id == -1
 
 
-def test_l6_the_list_keeps_its_order_whatever_the_ledger_ids() -> None:
+def test_l6_list_keeps_its_order_with_any_ledger_ids() -> None:
     """L6: segments stand in the order in which they were added; ids need not grow."""
     log = LogMetadata(NAME).with_ledger(9, 1).with_ledger(3, 2).with_ledger(5, 3)
     assert [segment.ledger_id for segment in log.segments] == [9, 3, 5]

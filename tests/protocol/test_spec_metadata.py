@@ -91,7 +91,7 @@ def test_m1_lost_answers_in_recovery_are_read_back(claim_happened: bool, close_h
     assert cluster.metadata().last_entry_id == 0
 
 
-def test_m1_our_change_was_written_before_somebody_elses() -> None:
+def test_m1_written_change_counts_before_a_later_change() -> None:
     """M1: our token is gone from the record, but our fragment stands there: the change is not made twice."""
     cluster = Cluster()
     writer = cluster.writer()

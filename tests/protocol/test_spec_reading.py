@@ -64,7 +64,7 @@ def test_d1_only_confirmed_entries_are_asked_for() -> None:
     assert not reader.find(SendRead)
 
 
-def test_d1_the_mark_in_an_entry_that_was_read_counts() -> None:
+def test_d1_mark_in_a_read_entry_counts() -> None:
     """D1: the reader was told 0 only, and reads on as far as the headers that it sees allow."""
     cluster = Cluster()
     written(cluster, 1, 1, 1)
@@ -210,7 +210,7 @@ def test_d3_every_order_of_asking_reads_the_same_entries(quorum: Quorum) -> None
         assert reader.read_all() == payloads(22)[first:]
 
 
-def test_d3_answers_that_overtake_are_delivered_in_order() -> None:
+def test_d3_overtaking_answers_are_delivered_in_order() -> None:
     """D3: the bookie of entries 0 to 2 answers last: nothing is handed out before it, and then everything."""
     cluster = Cluster(STRIPED)
     written(cluster, 10)
@@ -287,7 +287,7 @@ def test_d3_short_answers_are_completed_in_parallel() -> None:
     assert reader.read_all() == payloads(48)
 
 
-def test_d3_nothing_is_asked_for_that_nobody_wants() -> None:
+def test_d3_unwanted_entries_are_not_asked_for() -> None:
     """D3: of one entry only its write set is asked, also while all of the ledger could be read."""
     cluster = Cluster(STRIPED)
     written(cluster, 10)

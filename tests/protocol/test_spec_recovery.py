@@ -37,7 +37,7 @@ def closed_by(cluster: Cluster, last_entry_id: int) -> None:
 # -- R4: reading ---------------------------------------------------------------------------------------------------
 
 
-def test_r4_starts_behind_the_highest_mark_that_was_reported() -> None:
+def test_r4_recovery_starts_behind_the_highest_reported_mark() -> None:
     """R4: entries up to a reported mark are at their quorum: they are not read again."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -90,7 +90,7 @@ def test_r4_one_valid_copy_is_written_back() -> None:
 
 
 @pytest.mark.parametrize("quorum", QUORUMS)
-def test_r4_absence_needs_that_many_negatives_of_the_write_set(quorum: Quorum) -> None:
+def test_r4_absence_needs_enough_negatives_of_the_write_set(quorum: Quorum) -> None:
     """R4: one negative fewer, with the others unknown, leaves the ledger in recovery; that many close it."""
     for negatives in (quorum.negatives_needed - 1, quorum.negatives_needed):
         cluster = Cluster(quorum)
@@ -130,7 +130,7 @@ def test_r4_corruption_is_unknown_never_absence() -> None:
 
 
 @pytest.mark.parametrize("what", ["code", "ledger", "stamp", "stride", "entry"])
-def test_r4_a_copy_that_is_not_the_entry_is_unknown(what: str) -> None:
+def test_r4_unverified_copy_counts_as_unknown(what: str) -> None:
     """R4: a bad code, or another ledger's, stamp's or place's bytes, from a bookie that says "found"."""
     cluster = Cluster()
     writer = cluster.writer(8 if what == "ledger" else 7)
@@ -179,7 +179,7 @@ def test_r4_every_recovery_read_fences() -> None:
     assert cluster["b3"].disk.marks[7].key == stored_ledger_key(KEY)
 
 
-def test_r4_recovery_ends_inside_a_gathering_that_striped() -> None:
+def test_r4_recovery_ends_inside_a_striped_gathering() -> None:
     """R4: of one gathering of 12 over 5 bookies the batch of rotation 2 is nowhere: the ledger ends at 1."""
     cluster = Cluster(STRIPED)
     writer = cluster.writer()
@@ -303,7 +303,7 @@ def test_r6_acks_of_bookies_replaced_by_recovery_do_not_count() -> None:
     assert cluster.copies(0) >= 2
 
 
-def test_r6_nothing_can_replace_what_failed_is_an_error_to_retry() -> None:
+def test_r6_lack_of_a_replacement_is_an_error_to_retry() -> None:
     """R6, W6: too few bookies to write back to: the ledger stays in recovery, and a later one ends it."""
     cluster = Cluster(bookies=3)
     writer = cluster.writer()
@@ -392,7 +392,7 @@ def test_r9_recovery_reads_ask_the_ensemble_as_it_stood() -> None:
     assert cluster.metadata().last_entry_id == 1
 
 
-def test_r9_a_recovery_that_finds_entries_can_close() -> None:
+def test_r9_recovery_closes_after_it_finds_entries() -> None:
     """R9: the published model starts at a mark >= 0, recovers an entry, and never closes."""
     cluster = Cluster()
     writer = cluster.writer()

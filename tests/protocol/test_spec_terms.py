@@ -77,7 +77,7 @@ def test_t1_a_fence_is_durable_before_the_answer(kind: int) -> None:
     assert bookie.handle(requests_of_term(3)[kind]).status is Status.FENCED  # type: ignore[arg-type]
 
 
-def test_t1_a_fence_that_was_not_committed_is_asked_for_again() -> None:
+def test_t1_uncommitted_fence_is_asked_for_again() -> None:
     """T1, R3: a full disk refuses the fence; the next request must not be answered as if the fence were durable."""
     bookie = Bookie()
     bookie.handle(AddRequest(0, 7, KEY, 1, batch_of(b"x")))
@@ -87,7 +87,7 @@ def test_t1_a_fence_that_was_not_committed_is_asked_for_again() -> None:
     assert bookie.handle(AddRequest(3, 7, KEY, 1, batch_of(b"y", first_entry_id=1))).status is Status.FENCED
 
 
-def test_t1_a_mark_that_was_not_committed_is_asked_for_again() -> None:
+def test_t1_uncommitted_mark_is_asked_for_again() -> None:
     """T1, W5: the same of an explicit last add confirmed: OK means that it survives a restart."""
     bookie = Bookie()
     bookie.handle(AddRequest(0, 7, KEY, 1, batch_of(b"x")))

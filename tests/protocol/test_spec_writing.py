@@ -56,7 +56,7 @@ def test_w2_confirmed_needs_the_ack_quorum_and_every_lower_id() -> None:
     assert writer.confirmed == [1]
 
 
-def test_w2_a_gathering_that_stripes_confirms_as_one() -> None:
+def test_w2_striped_gathering_confirms_as_one() -> None:
     """W2: with E > Qw one gathering is E batches; a fragment can never begin in the middle of it."""
     writer = Cluster(STRIPED).writer()
     writer.add(*[b"x"] * 12)
@@ -174,7 +174,7 @@ def test_w5_an_idle_writer_publishes_the_last_entry() -> None:
     assert {cluster[name].disk.marks[7].last_add_confirmed for name in ("b1", "b2", "b3")} == {0}
 
 
-def test_w5_a_change_publishes_to_the_bookies_that_stay() -> None:
+def test_w5_change_publishes_to_the_remaining_bookies() -> None:
     """W5, C9: what was confirmed during a change, too; afterwards to the new bookie as well."""
     writer = Cluster().writer()
     writer.add(b"a")
@@ -192,7 +192,7 @@ def test_w5_a_change_publishes_to_the_bookies_that_stay() -> None:
     assert {each.bookie_id for each in writer.find(SendLastAddConfirmed)} == {"b1", "b2", "b4"}
 
 
-def test_w5_a_published_mark_that_is_refused_ends_the_writer() -> None:
+def test_w5_refused_published_mark_ends_the_writer() -> None:
     """W5, L5: an idle writer learns of its deposition when it publishes."""
     cluster = Cluster()
     writer = cluster.writer()

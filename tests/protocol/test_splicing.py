@@ -74,7 +74,7 @@ def test_l10_one_change_adds_the_ledgers_and_the_leaders_next() -> None:
     assert commit.fenced == []
 
 
-def test_l10_the_committer_is_told_when_the_ledger_before_is_closed() -> None:
+def test_l10_committer_hears_when_the_ledger_before_is_closed() -> None:
     """The leader has not heard yet that its change was written: until then it appends before the job's rows."""
     led = asked()
     answering(led.cluster).finish()
@@ -85,7 +85,7 @@ def test_l10_the_committer_is_told_when_the_ledger_before_is_closed() -> None:
     assert commit.fenced == []
 
 
-def test_l10_a_leader_that_never_closes_the_ledger_before_is_fenced() -> None:
+def test_l10_leader_is_fenced_when_it_never_closes_the_ledger() -> None:
     led = asked()
     answering(led.cluster).finish()
     led.commit.until(AwaitClosed)
@@ -96,7 +96,7 @@ def test_l10_a_leader_that_never_closes_the_ledger_before_is_fenced() -> None:
     assert led.state(led.old) is LedgerState.CLOSED
 
 
-def test_l10_ledgers_that_were_added_are_added_even_if_nobody_can_be_fenced() -> None:
+def test_l10_added_ledgers_stay_when_fencing_is_impossible() -> None:
     led = asked()
     answering(led.cluster).finish()
     commit = led.commit.until(AwaitClosed)
@@ -109,7 +109,7 @@ def test_l10_ledgers_that_were_added_are_added_even_if_nobody_can_be_fenced() ->
     assert commit.machine.is_new
 
 
-def test_l10_a_repetition_waits_as_well_and_fences_nobody() -> None:
+def test_l10_repetition_waits_as_well_and_fences_no_leader() -> None:
     led = asked()
     answering(led.cluster).finish()
     again = adding(led.cluster, [write_ledger(led.cluster, "again")], ("t", 1), nonce="a2", patience=PATIENT)
@@ -157,7 +157,7 @@ def test_l10_the_leader_goes_on_when_the_request_was_withdrawn() -> None:
 
 
 @pytest.mark.parametrize("dies_before_its_close", [False, True])
-def test_l8_a_takeover_closes_what_is_before_the_spliced(dies_before_its_close: bool) -> None:
+def test_l8_takeover_closes_ledgers_before_the_spliced(dies_before_its_close: bool) -> None:
     led = asked()
     roll = answering(led.cluster).finish()
     if not dies_before_its_close:
@@ -187,7 +187,7 @@ def test_l10_two_committers_are_answered_one_after_the_other() -> None:
         assert commit.fenced == []
 
 
-def test_l10_a_second_request_makes_the_first_answer_lose_its_cas() -> None:
+def test_l10_second_request_makes_the_first_answer_lose_its_cas() -> None:
     led = asked()
     roll = answering(led.cluster).until(WriteLog)
     second = adding(led.cluster, [write_ledger(led.cluster, "b")], ("u", 1), "a2", patience=PATIENT).until(AwaitAnswer)
@@ -198,7 +198,7 @@ def test_l10_a_second_request_makes_the_first_answer_lose_its_cas() -> None:
     assert second.waiting
 
 
-def test_m1_a_transaction_that_is_asked_for_twice_is_added_once() -> None:
+def test_m1_transaction_asked_for_twice_is_added_once() -> None:
     led = asked()
     again = [write_ledger(led.cluster, "again")]
     second = adding(led.cluster, again, ("t", 1), nonce="a2", patience=PATIENT).until(AwaitAnswer)
@@ -237,7 +237,7 @@ def test_l10_a_takeover_meanwhile_makes_the_answer_lose_its_cas() -> None:
     assert led.listed[-2:] == led.job
 
 
-def test_l10_a_commit_that_fences_ends_the_requests_of_others() -> None:
+def test_l10_fencing_commit_ends_requests_of_others() -> None:
     led = asked()
     adding(led.cluster, [write_ledger(led.cluster, "b")], ("u", 1), nonce="a2").finish()
     assert requests(led) == 0
@@ -262,7 +262,7 @@ def test_l7_a_request_ends_with_the_log(is_answered: bool) -> None:
 
 
 @pytest.mark.parametrize("transaction", [None, ("t", 1)])
-def test_l10_an_answer_that_was_trimmed_is_told_by_the_transaction(transaction: tuple[str, int] | None) -> None:
+def test_l10_transaction_answers_for_a_trimmed_answer(transaction: tuple[str, int] | None) -> None:
     led = asked(transaction)
     answering(led.cluster).finish()
     trimming(led.cluster, 4).run()
@@ -287,7 +287,7 @@ def test_l10_an_answer_is_found_in_a_page() -> None:
     assert [each.number for each in commit.machine.segments] == [2, 3]
 
 
-def test_l10_a_log_that_nobody_leads_is_not_asked() -> None:
+def test_l10_log_without_a_leader_is_not_asked() -> None:
     cluster = Cluster()
     takeover(cluster).run()
     commit = adding(cluster, [write_ledger(cluster, "a")], patience=PATIENT)
@@ -345,7 +345,7 @@ def test_m1_the_leaders_lost_answer_is_settled_by_reading(loses: str) -> None:
     assert led.commit.finish().machine.is_new
 
 
-def test_m1_a_roll_that_was_cut_short_is_repeated_as_it_was() -> None:
+def test_m1_interrupted_roll_is_repeated_unchanged() -> None:
     """The CAS of an answer fails for want of a metastore; the leader keeps the ledger, and tries again: as the same answer."""
     led = asked()
     roll = answering(led.cluster).until(WriteLog)
@@ -359,7 +359,7 @@ def test_m1_a_roll_that_was_cut_short_is_repeated_as_it_was() -> None:
     assert led.commit.finish().machine.is_new
 
 
-def test_l10_a_leader_refuses_ledgers_that_a_sweep_gave_up() -> None:
+def test_l10_leader_refuses_ledgers_abandoned_by_a_sweep() -> None:
     """The leader has looked before the sweep, so its CAS loses; it looks again, and refuses."""
     led = asked(None)
     roll = answering(led.cluster).until(WriteLog)
@@ -373,7 +373,7 @@ def test_l10_a_leader_refuses_ledgers_that_a_sweep_gave_up() -> None:
     assert led.commit.fenced == []
 
 
-def test_l10_a_refused_committer_says_why_and_fences_nobody() -> None:
+def test_l10_refused_committer_says_why_and_fences_no_leader() -> None:
     led = asked(None)
     sweeping(led.cluster, led.job).until(WriteLog)  # they are condemned, and whoever sweeps is killed
     roll = answering(led.cluster).finish()
@@ -384,7 +384,7 @@ def test_l10_a_refused_committer_says_why_and_fences_nobody() -> None:
     assert commit.fenced == []
 
 
-def test_l10_the_ledgers_are_looked_at_before_the_leader_creates_its_next() -> None:
+def test_l10_ledgers_are_checked_before_the_next_is_created() -> None:
     led = asked()
     roll = answering(led.cluster).until(CheckLedgers)
     assert roll.find(CreateLedger) == []
@@ -405,7 +405,7 @@ def test_l10_a_committer_asks_three_leaders_at_most() -> None:
     assert commit.fenced != []
 
 
-def test_l9_the_leader_of_an_unbounded_log_goes_on_in_a_new_ledger() -> None:
+def test_l9_leader_of_an_unbounded_log_continues_in_a_new_ledger() -> None:
     led = asked(unbounded=True)
     roll = answering(led.cluster).finish()
     assert roll.changed is not None
@@ -419,13 +419,13 @@ def test_l9_the_leader_of_an_unbounded_log_goes_on_in_a_new_ledger() -> None:
     assert (led.head.segments[-1].term, requests(led)) == (2, 0)
 
 
-def test_l7_whoever_takes_over_in_the_last_ledger_ends_requests() -> None:
+def test_l7_takeover_in_the_last_ledger_ends_requests() -> None:
     led = asked(unbounded=True)
     takeover(led.cluster, "t2").run()
     assert (led.listed, requests(led)) == ([led.old], 0)
 
 
-def test_l10_a_request_whose_committer_died_is_answered() -> None:
+def test_l10_request_is_answered_after_its_committer_died() -> None:
     cluster = Cluster()
     takeover(cluster).run()
     job = [write_ledger(cluster, "a") for _ in range(3)]

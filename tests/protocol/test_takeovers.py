@@ -48,7 +48,7 @@ def written(cluster: Cluster, *payloads: bytes) -> Writer:
 
 
 def read_all(cluster: Cluster, *order: str) -> list[bytes]:
-    """What a new reader finds that asks these bookies first."""
+    """The entries that a new reader finds when it asks these bookies first."""
     reader = cluster.reader(order=order, first_entry_id=cluster.metadata().trim_to)
     reader.poll()
     return reader.read_all()
@@ -160,7 +160,7 @@ def test_x9_rejoining_bookie_does_not_bring_its_zombies_along() -> None:
     assert read_all(cluster, "b1")[:1] == [b"C"]
 
 
-def test_x10_takeover_that_dies_leaves_no_hole() -> None:
+def test_x10_dying_takeover_leaves_no_hole() -> None:
     """F3: entries of one writer appear from the first to the last, without a gap. Rules R4, R6."""
     cluster = unbounded(Quorum(2, 2, 2))
     w1 = cluster.writer()
@@ -220,7 +220,7 @@ def test_x11_reader_trims_a_batch_at_the_end_of_its_term() -> None:
     assert read_all(cluster) == [b"0", b"z1", *payloads]
 
 
-def test_reader_forgets_what_a_takeover_cut_off() -> None:
+def test_reader_forgets_entries_cut_off_by_a_takeover() -> None:
     """The batch was read before the takeover was known. Rules D3, R7."""
     cluster = unbounded(STRIPED)
     w1 = written(cluster, b"0")
@@ -358,7 +358,7 @@ def test_lost_answer_of_an_opening_is_recognized() -> None:
     assert w2.finished is not None
 
 
-def test_deposed_writer_learns_the_term_and_what_is_unknown() -> None:
+def test_deposed_writer_gets_the_term_and_the_unknown_entries() -> None:
     cluster = unbounded()
     w1 = written(cluster, b"a")
     cluster.taken_over()
@@ -369,7 +369,7 @@ def test_deposed_writer_learns_the_term_and_what_is_unknown() -> None:
     assert w1.confirmed == [0]
 
 
-def test_writer_whose_term_passed_changes_no_ensemble() -> None:
+def test_writer_changes_no_ensemble_after_its_term() -> None:
     """The record is open again, for another client. Rules C4, T2."""
     cluster = unbounded()
     w1 = written(cluster, b"a")
@@ -402,7 +402,7 @@ def test_recovering_an_unbounded_ledger_closes_it() -> None:
     assert cluster.metadata().term == 2
 
 
-def test_takeover_that_died_is_taken_over() -> None:
+def test_interrupted_takeover_is_taken_over() -> None:
     """IN_RECOVERY of a dead client: the next one has a term of its own."""
     cluster = unbounded()
     written(cluster, b"a")
@@ -411,7 +411,7 @@ def test_takeover_that_died_is_taken_over() -> None:
     assert cluster.metadata().term == 3
 
 
-def test_takeover_replaces_who_is_away_before_it_opens() -> None:
+def test_takeover_replaces_absent_bookies_before_it_opens() -> None:
     """C7: the new term's fragment names bookies that are there."""
     cluster = unbounded(bookies=4)
     written(cluster, b"a")
@@ -437,7 +437,7 @@ def test_takeover_opens_with_one_bookie_missing_of_three() -> None:
     assert cluster.copies(1) == 2
 
 
-def test_record_that_was_rolled_back_is_not_written() -> None:
+def test_rolled_back_record_is_not_written() -> None:
     """Q4: bookies know term 3, the restored record says 1."""
     cluster = unbounded()
     old = cluster.metadata()
@@ -462,7 +462,7 @@ def test_record_that_was_rolled_back_is_not_written() -> None:
     assert starts(cluster.metadata()) == [(0, 1), (1, 4)]
 
 
-def test_takeover_that_met_a_higher_fence_opens_nothing() -> None:
+def test_takeover_opens_nothing_after_a_higher_fence() -> None:
     """Q4: one bookie knows the lost terms, the others suffice, and the metastore is slower than they are. Rule T1."""
     cluster = unbounded()
     old = cluster.metadata()
@@ -566,7 +566,7 @@ def test_roll_begins_a_fragment_of_the_same_term() -> None:
     assert cluster.metadata().gaps == ()
 
 
-def test_roll_takes_what_is_pending_along() -> None:
+def test_roll_carries_pending_entries_along() -> None:
     """C5: the entry belongs to the new fragment, and is sent to all of its bookies."""
     cluster = unbounded(bookies=6)
     w1 = written(cluster, b"a")
@@ -580,7 +580,7 @@ def test_roll_takes_what_is_pending_along() -> None:
     assert cluster.copies(1) == 3
 
 
-def test_reader_below_the_trim_is_told_where_the_ledger_begins() -> None:
+def test_reader_below_the_trim_learns_the_ledgers_beginning() -> None:
     """Q9: never silence."""
     cluster = unbounded()
     w1 = written(cluster, b"a", b"b")

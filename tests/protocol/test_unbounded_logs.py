@@ -107,8 +107,8 @@ def test_l9_a_roll_between_reading_and_the_change_wins() -> None:
 
 
 def test_l9_two_takeovers_at_once_leave_one_leader() -> None:
-    """L9, M1: both hold the ledger one after the other; the first one's change of the record finds that it was fenced, or begins
-    again. Whoever serves last is the only one that confirms."""
+    """L9, M1: both hold the ledger one after the other; the first one's change of the record finds that it was fenced,
+    or begins again. Only the writer that serves last confirms."""
     cluster = Cluster()
     _, first = led(cluster, "t1")
     appended(first, b"a")
@@ -126,7 +126,7 @@ def test_l9_two_takeovers_at_once_leave_one_leader() -> None:
     assert contents(cluster) == [b"a", b"b"]
 
 
-def test_l9_a_takeover_that_yields_stops_when_contested() -> None:
+def test_l9_yielding_takeover_stops_when_contested() -> None:
     """L9, M3: another client was elected meanwhile: the loser must not fence it again."""
     cluster = Cluster()
     led(cluster, "t1")
@@ -153,9 +153,9 @@ def test_l9_a_contested_takeover_reads_the_log_again() -> None:
 
 
 @pytest.mark.parametrize("arrives", [1, 2, 3])
-def test_l9_an_append_that_is_confirmed_late_is_kept_or_gone_for_all(arrives: int) -> None:
-    """L5, O6: the deposed leader's entry reaches some bookies before the fence, and the answers come after the takeover. Whatever
-    it believes, a confirmed entry is in the log, and stays there."""
+def test_l9_late_confirmed_append_is_kept_or_gone_for_all(arrives: int) -> None:
+    """L5, O6: the deposed leader's entry reaches some bookies before the fence, and the answers come after the
+    takeover. In any case, a confirmed entry is in the log, and stays there."""
     cluster = Cluster()
     _, first = led(cluster, "t1")
     appended(first, b"a")
@@ -200,7 +200,7 @@ def test_l9_a_job_between_takeover_and_first_append() -> None:
     assert contents(cluster) == [b"a", b"b"]
 
 
-def test_l9_a_job_that_comes_first_makes_the_takeover_begin_again() -> None:
+def test_l9_earlier_job_makes_the_takeover_begin_again() -> None:
     """L8, L9: the takeover holds the ledger, the job closes it and changes the record: the takeover must not serve in it."""
     cluster = Cluster()
     _, first = led(cluster, "t1")
@@ -281,7 +281,7 @@ def test_l9_the_answer_to_the_change_is_lost(was_written: bool) -> None:
     assert writer.confirmed == [0]
 
 
-def test_l9_a_change_that_arrives_late_deposes_nobody() -> None:
+def test_l9_late_change_deposes_no_leader() -> None:
     """M1, L9: the first attempt's request comes when another leader serves: it expects an older record."""
     cluster = Cluster()
     led(cluster, "t1")
@@ -325,7 +325,7 @@ def test_l9_a_ledger_in_the_middle_is_closed() -> None:
     assert terms(cluster) == [(1, 1, 1), (2, 2, 2)]
 
 
-def test_l9_a_deleted_log_begins_anew_with_a_new_ledger() -> None:
+def test_l9_deleted_log_begins_again_with_a_new_ledger() -> None:
     """L4, L9: its numbers go on, and what kind it was is forgotten."""
     cluster = Cluster()
     led(cluster, "t1")

@@ -25,6 +25,8 @@ from replog.protocol.messages import (
     CopyReadRequest,
     CopyRequest,
     FenceRequest,
+    MetastorePurpose,
+    MetastoreRequest,
     RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -100,6 +102,7 @@ requests = st.one_of(
     ),
     st.builds(CopyReadRequest, request_ids, ledger_ids, keys_or_nothing, numbers, numbers, numbers),
     st.builds(RangesRequest, request_ids, ledger_ids, keys_or_nothing, numbers, numbers, numbers),
+    st.builds(MetastoreRequest, request_ids, st.sampled_from(MetastorePurpose), st.binary(max_size=100)),
 )
 responses = st.builds(
     Response,
@@ -111,7 +114,7 @@ responses = st.builds(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
     st.booleans(),
     proofs,
-)
+) | st.builds(Response, request_ids, st.sampled_from(Status), body=st.binary(max_size=100))
 short_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 nonces = st.binary(min_size=32, max_size=32)
 shorts, features = st.integers(0, (1 << 16) - 1), st.integers(0, (1 << 64) - 1)
@@ -160,9 +163,9 @@ def test_a_request_arrives_as_it_was_sent(request: Request) -> None:
 
 
 @given(requests, st.integers(LEAST, -1))
-def test_a_ledger_that_cannot_be_is_refused(request: Request, ledger_id: int) -> None:
+def test_impossible_ledger_is_refused(request: Request, ledger_id: int) -> None:
     """A bookie would store what is asked of it, and stumble over it when it looks for garbage."""
-    if isinstance(request, AdminRequest):
+    if isinstance(request, AdminRequest | MetastoreRequest):
         reject()
     request.ledger_id = ledger_id
     frame = only_frame(encoded_request(request))
@@ -192,14 +195,17 @@ def test_a_batch_is_copied_verbatim() -> None:
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
 def test_a_request_for_several_bookies_is_encoded_once(digest_type: DigestType) -> None:
-    request = AddRequest(1, 7, bytes(32), 3, batch_of([b"x"], digest_type), alone=True)
+    request = AddRequest(1, 7, bytes(32), 3, batch_of([b"x"], digest_type), recovery=True)
     pieces: list[bytes] = []
     sizes = [wire.encode_request(request, pieces) for _ in range(2)]
     assert pieces[0] is pieces[2]
     assert pieces[1] is pieces[3] is request.batch.data
     assert sizes == [len(pieces[0]) + len(pieces[1])] * 2
     assert wire.decode_request(only_frame(b"".join(pieces[2:]))) == request
-    for other in (attrs.evolve(request, alone=False), attrs.evolve(request, request_id=2)):  # another one, other bytes
+    for other in (
+        attrs.evolve(request, recovery=False),
+        attrs.evolve(request, request_id=2),
+    ):  # another one, other bytes
         assert wire.decode_request(only_frame(encoded_request(other))) == other
 
 
@@ -214,14 +220,14 @@ def test_a_request_for_several_bookies_is_encoded_once(digest_type: DigestType) 
         ReadLastAddConfirmedRequest(1, 1, bytes(32), 0, 1 << 64),
     ],
 )
-def test_a_message_that_no_bookie_can_read_is_not_sent(request_: Request) -> None:
+def test_unreadable_message_is_not_sent(request_: Request) -> None:
     pieces: list[bytes] = []
     with pytest.raises(LocalProtocolError):
         wire.encode_request(request_, pieces)
     assert not pieces
 
 
-def test_fields_that_a_later_version_appends_are_skipped() -> None:
+def test_fields_of_later_versions_are_skipped() -> None:
     for request in (
         FenceRequest(1, 7, bytes(32), 3),
         AddRequest(1, 7, bytes(32), 3, batch_of([b"x"]), False, b"proof"),
@@ -295,7 +301,7 @@ def test_frames_are_the_same_when_received_in_wanted_sizes(sizes: list[int], dat
     assert [(frame.fields, len(frame.body)) for frame in found] == list(zip(fields, sizes, strict=True))
 
 
-def test_a_large_body_that_comes_by_itself_is_not_copied() -> None:
+def test_large_separate_body_is_not_copied() -> None:
     """After the first one, of which nobody knew that it would be large."""
     body = bytes(300_000)
     head = wire.seal(wire.ADD, 0, 1, b"fields", len(body))
@@ -312,7 +318,7 @@ def test_a_large_body_that_comes_by_itself_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 2, 23, 1000, 1 << 20])
-def test_a_splitter_keeps_only_bytes_that_arrived(piece_bytes: int) -> None:
+def test_splitter_keeps_only_arrived_bytes(piece_bytes: int) -> None:
     """However small the pieces are: the objects around them must not cost more than they hold."""
     size = min(1 << 20, 10_000 * piece_bytes)
     frame = encoded_request(AddRequest(1, 7, bytes(32), 1, batch_of([bytes(size)])))
@@ -331,7 +337,7 @@ def test_a_splitter_keeps_only_bytes_that_arrived(piece_bytes: int) -> None:
     assert found.body == frame[-len(found.body) :]
 
 
-def test_of_what_is_announced_nothing_is_kept() -> None:
+def test_splitter_keeps_no_announced_bytes() -> None:
     """A header that promises much costs what it has."""
     header = wire.seal(wire.ADD, 0, 1, bytes(60), wire.FRAME_BYTES_MAX - 1000)
     tracemalloc.start()
@@ -359,7 +365,7 @@ def test_a_frame_arriving_byte_by_byte_costs_linear_time() -> None:
     ("size", "fields_bytes"),
     [(23, 0), (0, 0), (24, 1), (wire.FRAME_BYTES_MAX + 1, 0), ((1 << 32) - 1, 0), (1 << 22, (1 << 20) + 1), (100, 77)],
 )
-def test_sizes_that_cannot_be_are_refused_at_once(size: int, fields_bytes: int) -> None:
+def test_impossible_sizes_are_refused_at_once(size: int, fields_bytes: int) -> None:
     header = wire.HEADER.pack(0, size, fields_bytes, wire.ADD, 0, 0, 1)
     with pytest.raises(RemoteProtocolError, match="bytes of fields"):
         FrameSplitter(wire.FRAME_BYTES_MAX).feed(header)
@@ -471,7 +477,7 @@ def test_damaged_messages_are_messages_or_protocol_errors(is_long: bool) -> None
         decoded += 1
 
 
-def test_every_kind_of_message_has_a_number_of_its_own() -> None:
+def test_every_kind_of_message_has_its_own_number() -> None:
     kinds = [
         only_frame(encoded_request(request)).kind
         for request in (
@@ -485,6 +491,7 @@ def test_every_kind_of_message_has_a_number_of_its_own() -> None:
             CopyRequest(1, 7, b"", 1, batch_of([b""]), recovery=True, stored_key=bytes(32)),
             CopyReadRequest(1, 7, b"", 1, 2, 3),
             RangesRequest(1, 7, b"", 1, 2, 3),
+            MetastoreRequest(1, MetastorePurpose.CLIENT, b"question"),
         )
     ]
     assert len(set(kinds)) == len(kinds) == len(Request.__args__)
@@ -498,8 +505,8 @@ def test_an_admin_command_of_a_later_version_is_unknown() -> None:
 # -- older and newer versions --------------------------------------------------------------------------------------
 
 
-def test_a_question_without_batches_is_what_older_versions_ask() -> None:
-    """Who knows of no batches along with a last add confirmed sends no such fields, and skips them."""
+def test_question_without_batches_matches_older_versions() -> None:
+    """A version without batches along with a last add confirmed sends no such fields, and skips them."""
     plain = only_frame(encoded_request(ReadLastAddConfirmedRequest(1, 7, bytes(32), 1, 2)))
     more = only_frame(encoded_request(ReadLastAddConfirmedRequest(1, 7, bytes(32), 1, 2, 3, 4, 5)))
     assert len(more.fields) == len(plain.fields) + 24

@@ -24,6 +24,7 @@ LOG = LogMetadata(
     dropped=(Segment(2, 4, 1_763_500_000_000),),
     cursors=(LogCursor("billing \N{SNOWMAN}", "c0ffee", Position(4, 2)),),
     trimmed_to=Position(2, 7),
+    begun_with_number=2,
 )
 
 DELETED_LOG = LOG.deleted(1_763_700_000_000)

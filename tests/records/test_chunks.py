@@ -92,7 +92,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(("roll", "take over", "fill", "trim", "gap")), st.integers(0, 199)), max_size=25)
 )
-def test_record_keeps_every_fragment_whatever_changes_it(changes: list[tuple[str, int]]) -> None:
+def test_record_keeps_every_fragment_under_any_change(changes: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "HEAD_FRAGMENTS", 2)
         patch.setattr(index, "CHUNK_ITEMS", 3)
@@ -152,7 +152,7 @@ def test_levels_grow_with_the_logarithm_of_the_fragments() -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_chunk_that_does_not_fit_its_name_is_refused() -> None:
+def test_chunk_is_refused_when_it_contradicts_its_name() -> None:
     store = Store(unbounded([Fragment(number, ("a", "b"), 1 + number // 4) for number in range(9)]))
     chunk, other = store.head().chunks
     for wrong in (
@@ -169,7 +169,7 @@ def test_chunk_that_does_not_fit_its_name_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_record_that_skips_entries_between_chunks_is_refused() -> None:
+def test_record_is_refused_when_it_skips_entries_between_chunks() -> None:
     store = Store(unbounded([Fragment(number, ("a", "b"), 1) for number in range(9)]))
     head = store.head()
     for chunks in (head.chunks[1:], head.chunks[:1], (attrs.evolve(head.chunks[0], last_entry_id=1), head.chunks[1])):
@@ -179,7 +179,7 @@ def test_record_that_skips_entries_between_chunks_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_fixed_fragment_ends_before_a_chunk_that_is_not_loaded() -> None:
+def test_fixed_fragment_ends_before_an_unloaded_chunk() -> None:
     """F2: a filler takes one loaded fragment, and must not ask its bookies for entries of the next ones."""
     store = Store(unbounded([Fragment(number, ("a", "b"), 1) for number in range(20)]))
     for entry_id in range(18):

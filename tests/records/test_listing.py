@@ -73,7 +73,7 @@ async def test_listing_asks_once_for_each_key_with_children() -> None:
     ],
 )
 @pytest.mark.parametrize("has_neighbours", [False, True])
-async def test_listing_names_a_key_that_is_not_a_ledgers(stranger: str, has_neighbours: bool) -> None:
+async def test_listing_names_a_foreign_key(stranger: str, has_neighbours: bool) -> None:
     metastore = await create_ledgers([0, 2, LEDGER_ID_MAX - 1, LEDGER_ID_MAX] if has_neighbours else [])
     await metastore.create(stranger, b"")
     with pytest.raises(MetastoreCorruptError, match=stranger):

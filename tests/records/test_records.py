@@ -260,7 +260,7 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
     )
 
 
-def test_contents_that_no_ledger_can_hold_are_refused() -> None:
+def test_impossible_contents_are_refused() -> None:
     key = ledger_key_path(LEDGER.ledger_id)
     page_key = log_page_key_path(PAGE.log_name, PAGE.number)
     for contents in (

@@ -9,14 +9,16 @@ import pytest
 import trio
 import trio.testing
 
-from replog import BookieConfig, BookieOptions, Client, ClientOptions, Quorum, serve_repairs, served_bookie
-from replog.client.audit_report import AuditReport
+from replog import BookieConfig, Client, Quorum, serve_bookie, serve_repairs
+from replog.config.bookie import BookieTuning
+from replog.config.client import ClientTuning
 from replog.protocol.messages import CopyRequest
+from replog.repair.audit_report import AuditReport
 from replog.repair.shares import Share
 from replog.testing import Fault
 from tests.kit import Bookie, Cluster, cluster, read_ledger, until
 
-QUICK = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0)
+QUICK = ClientTuning(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0)
 
 
 async def written(client: Client) -> int:
@@ -40,7 +42,7 @@ async def repairing(client: Client, reports: list[AuditReport] | None = None) ->
 
 
 @pytest.mark.slow
-async def test_bookie_that_is_away_is_replaced_after_the_delay(autojump_clock: trio.testing.MockClock) -> None:
+async def test_absent_bookie_is_replaced_after_the_delay(autojump_clock: trio.testing.MockClock) -> None:
     """A restart costs nothing: a bookie that is back in time keeps its place."""
     async with cluster(4) as world, world.client(QUICK) as client, repairing(client):
         ledger_id = await written(client)
@@ -56,19 +58,31 @@ async def test_bookie_that_is_away_is_replaced_after_the_delay(autojump_clock: t
         assert await client.ledger_metadata(ledger_id) == before
         await trio.sleep(30)
         assert victim not in await members(world, client, ledger_id)
-        assert (await client.audit()).under_replicated == 0
+        assert (await client.admin.audit()).under_replicated == 0
 
 
-async def test_b8a_bookie_that_is_declared_lost_is_replaced_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_b8a_bookie_declared_lost_is_replaced_at_once(autojump_clock: trio.testing.MockClock) -> None:
     reports: list[AuditReport] = []
     async with cluster(4) as world, world.client(QUICK) as client, repairing(client, reports):
         ledger_id = await written(client)
         victim = (await members(world, client, ledger_id))[0]
         await victim.kill()
-        await client.declare_bookies_lost([victim.bookie_id])
+        await client.admin.declare_lost([victim.bookie_id])
         await trio.sleep(10)
         assert victim not in await members(world, client, ledger_id)
         assert [each.under_replicated for each in reports[-2:]] == [1, 0]
+
+
+async def test_service_has_empty_ledgers_leave_a_lost_bookie(autojump_clock: trio.testing.MockClock) -> None:
+    """F1: though nothing lacks copies."""
+    async with cluster(4) as world, world.client(QUICK) as client, repairing(client):
+        async with client.create_ledger(quorum=Quorum(3, 3, 2)) as writer:
+            pass
+        victim = (await members(world, client, writer.ledger_id))[0]
+        await victim.kill()
+        await client.admin.declare_lost([victim.bookie_id])
+        await trio.sleep(10)
+        assert victim not in await members(world, client, writer.ledger_id)
 
 
 async def test_two_services_share_the_ledgers(autojump_clock: trio.testing.MockClock) -> None:
@@ -84,9 +98,9 @@ async def test_two_services_share_the_ledgers(autojump_clock: trio.testing.MockC
                 assert min(of_one[-1].ledgers, of_other[-1].ledgers) > 0
                 victim = (await members(world, client, ledger_ids[0]))[0]
                 await victim.kill()
-                await client.declare_bookies_lost([victim.bookie_id])
+                await client.admin.declare_lost([victim.bookie_id])
                 await trio.sleep(30)
-                assert (await client.audit()).under_replicated == 0
+                assert (await client.admin.audit()).under_replicated == 0
                 copies = [
                     (bookie.bookie_id, each.ledger_id, each.batch.first_entry_id)
                     for bookie in world.bookies
@@ -98,12 +112,12 @@ async def test_two_services_share_the_ledgers(autojump_clock: trio.testing.MockC
             assert of_one[-1].ledgers == 24
 
 
-async def test_metastore_that_fails_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_failing_metastore_is_awaited(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(4) as world, world.client(QUICK) as client, repairing(client):
         ledger_id = await written(client)
         victim = (await members(world, client, ledger_id))[0]
         await victim.kill()
-        await client.declare_bookies_lost([victim.bookie_id])
+        await client.admin.declare_lost([victim.bookie_id])
         world.metastore.fail_next("announced", Fault.UNAVAILABLE, times=5)
         await until(lambda: not world.metastore.planned(), 300)
         await trio.sleep(90)
@@ -112,34 +126,71 @@ async def test_metastore_that_fails_is_waited_for(autojump_clock: trio.testing.M
 
 async def test_lost_bookie_cuts_a_slow_filling(autojump_clock: trio.testing.MockClock) -> None:
     """What is most endangered now comes first, whatever was under way."""
-    slow = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0, repair_bytes_per_s=20)
+    slow = ClientTuning(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0, repair_bytes_per_s=20)
     async with cluster(6) as world, world.client(slow) as client:
         ledger_ids = [await written(client) for _ in range(10)]
         one, other = (await members(world, client, ledger_ids[0]))[:2]
         await one.kill()
-        await client.declare_bookies_lost([one.bookie_id])
+        await client.admin.declare_lost([one.bookie_id])
         async with repairing(client):
             await trio.sleep(20)
             await other.kill()
-            await client.declare_bookies_lost([other.bookie_id], accept_loss=True)
+            await client.admin.declare_lost([other.bookie_id], accept_loss=True)
             with trio.fail_after(1000):
-                while (await client.audit()).under_replicated:  # noqa: ASYNC110 - bookies have no event
+                while (await client.admin.audit()).under_replicated:  # noqa: ASYNC110 - bookies have no event
                     await trio.sleep(10)
         for ledger_id in ledger_ids:
             assert await read_ledger(client, ledger_id) == [b"a", b"b", b"c"]
 
 
+async def test_loss_during_a_filling_changes_the_order(autojump_clock: trio.testing.MockClock) -> None:
+    """Ledgers that have lost two copies by then are whole again while others still lack the one that they lost first."""
+    slow = ClientTuning(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0, repair_bytes_per_s=20)
+    async with cluster(6) as world, world.client(slow) as client:
+        ledger_ids: list[int] = []
+        one, other = (bookie.bookie_id for bookie in world.bookies[:2])
+
+        async def ensembles() -> dict[int, set[str]]:
+            return {each: set((await client.ledger_metadata(each)).last_fragment.ensemble) for each in ledger_ids}
+
+        found: dict[int, set[str]] = {}
+        while (
+            sum({one, other} <= each for each in found.values()) < 6
+            or sum(one in each and other not in each for each in found.values()) < 12
+        ):
+            ledger_ids.append(await written(client))
+            found = await ensembles()
+
+        await world.named([one])[0].kill()
+        await client.admin.declare_lost([one])
+        async with repairing(client):
+            await trio.sleep(20)
+            await world.named([other])[0].kill()
+            await client.admin.declare_lost([other], accept_loss=True)
+            found = await ensembles()
+            endangered = [each for each in ledger_ids if {one, other} <= found[each]]
+            less = [each for each in ledger_ids if one in found[each] and other not in found[each]]
+            assert endangered
+            assert len(less) > 4
+            with trio.fail_after(2000):
+                while any({one, other} & found[each] for each in endangered):
+                    await trio.sleep(1)
+                    found = await ensembles()
+            # The one that was under way may have ended before the service looked.
+            assert sum(one not in found[each] for each in less) <= 2, "the filling that was under way went on"
+
+
 @pytest.mark.slow
 async def test_bookies_with_repair_auto_replace_a_lost_one() -> None:
     """Three bookies repair without an operator; each reports what it has done."""
-    auto = BookieOptions(storage="memory", repair="auto", repair_interval_s=60.0)
+    auto = BookieTuning(storage="memory", repair="auto", repair_interval_s=60.0)
     async with cluster(1) as world, trio.open_nursery() as nursery:
         served = []
 
         async def serve(number: int, task_status: trio.TaskStatus[None]) -> None:
             name = f"auto-{number}"
             config = BookieConfig(directory=name, metastore=world.metastore, options=auto, client=QUICK)
-            async with served_bookie(config, registry=world.registry) as bookie:
+            async with serve_bookie(config, registry=world.registry) as bookie:
                 served.append(bookie)
                 task_status.started()
                 await trio.sleep_forever()
@@ -150,7 +201,7 @@ async def test_bookies_with_repair_auto_replace_a_lost_one() -> None:
             victim = world.bookies[0]
             ledger_ids = [await written(client) for _ in range(12)]
             await victim.kill()
-            await client.declare_bookies_lost([victim.bookie_id])
+            await client.admin.declare_lost([victim.bookie_id])
             await until(lambda: sum(each.statistics().get("repair_audits", 0) for each in served) >= 6, 300)
             for ledger_id in ledger_ids:
                 assert victim.bookie_id not in (await client.ledger_metadata(ledger_id)).last_fragment.ensemble

@@ -158,7 +158,7 @@ async def test_last_words_are_the_problem_of_a_log_line() -> None:
             await trio.sleep_forever()
 
 
-async def test_what_is_awaited_must_come_in_time() -> None:
+async def test_awaiting_a_line_fails_at_its_deadline() -> None:
     async with running_child("it", SLEEP, ignore) as child:
         with pytest.raises(ChildFailedError, match=r"did not come within 0.01 s to this: it speaks: it wrote nothing"):
             await child.until(lambda: False, "it speaks", 0.01)
@@ -172,7 +172,7 @@ async def test_waiting_ends_when_the_child_has_ended() -> None:
             await child.until(lambda: False, "it speaks", DEADLINE_S)
 
 
-async def test_program_that_is_not_there_cannot_be_started() -> None:
+async def test_missing_program_cannot_be_started() -> None:
     with pytest.raises(ChildFailedError, match="it cannot be started: /no/such: No such file"):
         async with running_child("it", ["/no/such"], ignore):
             pass
@@ -205,7 +205,7 @@ async def test_child_leaves_when_asked() -> None:
         assert child.process.status == 0
 
 
-async def test_child_that_does_not_leave_is_killed() -> None:
+async def test_child_is_killed_when_it_does_not_leave() -> None:
     said: list[bytes] = []
     text = "import signal; signal.signal(15, lambda *_: None); print('ready', flush=True)\nwhile True: signal.pause()"
     async with running_child("it", script(text), said.append) as child:
@@ -215,7 +215,7 @@ async def test_child_that_does_not_leave_is_killed() -> None:
         assert child.process.status == -signal.SIGKILL
 
 
-async def test_child_that_leaves_badly_is_reported() -> None:
+async def test_bad_exit_of_a_child_is_reported() -> None:
     async with running_child("it", SLEEP, ignore) as child:
         with pytest.raises(ChildFailedError, match="was asked to end, and ended with status -15"):
             await child.leave(DEADLINE_S)

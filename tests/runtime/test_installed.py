@@ -22,11 +22,11 @@ def names() -> set[str]:
     return {each.name for each in installed_plugins()}
 
 
-def test_version_is_that_of_the_installed_package() -> None:
+def test_version_is_the_installed_packages() -> None:
     assert replog_version() == version("replog")
 
 
-def test_what_is_installed_while_the_program_runs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_installed_at_run_time_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "first")
     monkeypatch.syspath_prepend(tmp_path)
     assert "first" in names()

@@ -74,7 +74,7 @@ def test_a_thread_can_wait_for_a_sync(real: KernelSync, file: int) -> None:
     assert real.outcome() is None
 
 
-def test_the_kernel_holds_a_file_that_is_closed_meanwhile(real: KernelSync, tmp_path: Path) -> None:
+def test_kernel_holds_a_file_closed_meanwhile(real: KernelSync, tmp_path: Path) -> None:
     fd = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
     os.pwrite(fd, b"x" * (1 << 20), 0)
     real.begin(fd)
@@ -83,7 +83,7 @@ def test_the_kernel_holds_a_file_that_is_closed_meanwhile(real: KernelSync, tmp_
     assert real.outcome() is None
 
 
-def test_what_the_kernel_refuses_is_synced_here_once(real: KernelSync) -> None:
+def test_sync_refused_by_the_kernel_happens_here_once(real: KernelSync) -> None:
     read_end, write_end = os.pipe()
     real.begin(write_end)  # a pipe can't be synced
     assert real.is_refused
@@ -95,7 +95,7 @@ def test_what_the_kernel_refuses_is_synced_here_once(real: KernelSync) -> None:
     os.close(write_end)
 
 
-def test_the_error_of_a_disk_is_that_of_fdatasync() -> None:
+def test_disk_error_equals_fdatasyncs() -> None:
     sync = KernelSync(kernel := PretendedKernel(-errno.EIO, 0))
     for expected in (errno.EIO, None):
         sync.begin(7)

@@ -31,13 +31,13 @@ def test_a_quantile_is_in_the_bucket_of_the_true_one(share: float) -> None:
     assert found == pytest.approx(true, rel=0.5)
 
 
-def test_a_bucket_holds_what_does_not_exceed_its_bound() -> None:
+def test_bucket_holds_values_up_to_its_bound() -> None:
     assert observed(0.001).quantile(1.0) == 0.001
     assert dict(observed(0.001, 0.0011).cumulative())[0.001] == 1
     assert observed(0.001, 0.0011).cumulative()[-1] == (math.inf, 2)
 
 
-def test_what_takes_too_long_counts_as_the_last_bound() -> None:
+def test_excessive_duration_counts_as_the_last_bound() -> None:
     histogram = observed(1e6)
     assert (histogram.quantile(0.5), histogram.count, histogram.total_s) == (BOUNDS_S[-1], 1, 1e6)
     assert observed(0.0).quantile(0.5) == pytest.approx(0.000005)
@@ -47,7 +47,7 @@ def test_nothing_has_no_quantile() -> None:
     assert LatencyHistogram().quantile(0.5) is None
 
 
-def test_what_came_since_is_the_difference() -> None:
+def test_later_counts_are_the_difference() -> None:
     histogram = observed(0.01, 0.02)
     before = histogram.copy()
     histogram.observe(4.0)
@@ -84,6 +84,6 @@ def test_it_survives_json() -> None:
         [],
     ],
 )
-def test_what_is_no_histogram_is_refused(value: object) -> None:
+def test_invalid_histogram_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="no histogram"):
         LatencyHistogram.from_json(value)  # type: ignore[arg-type]

@@ -99,7 +99,7 @@ async def test_a_dead_holder_is_gone_after_the_observers_lease(
         assert await other.announced("live") == {"a": b"next"}, "another announcement begins another lease"
 
 
-async def test_a_dead_holder_is_replaced_so_that_versions_go_on(
+async def test_versions_continue_when_a_dead_holder_is_replaced(
     one: PlainMetastore, shared: PlainMap, autojump_clock: Clock
 ) -> None:
     """Deleted and created anew, the key might have the version again that the old holder's late beat expects."""
@@ -111,7 +111,7 @@ async def test_a_dead_holder_is_replaced_so_that_versions_go_on(
         assert shared.values[KEY].version == 8
 
 
-async def test_observers_are_not_fooled_by_a_version_that_came_again(
+async def test_recurring_version_does_not_fool_observers(
     one: PlainMetastore, shared: PlainMap, autojump_clock: Clock
 ) -> None:
     """Between two looks one holder left and another came: the same version, and not the same announcement."""
@@ -130,7 +130,9 @@ async def test_a_plain_key_is_not_announced_and_never_taken(one: PlainMetastore,
     await one.create(KEY, b"plain")
     for _ in range(3):
         assert await one.announced("live") == {}
-        with pytest.raises(KeyExistsError, match="'live/a': it has a value that nobody announces: nothing was written"):
+        with pytest.raises(
+            KeyExistsError, match="'live/a': it has a value that was not announced: nothing was written"
+        ):
             async with one.announce(KEY, b""):
                 pass
         await trio.sleep(LEASE_S)
@@ -138,7 +140,7 @@ async def test_a_plain_key_is_not_announced_and_never_taken(one: PlainMetastore,
 
 
 @pytest.mark.parametrize("value", [b"", leases._MARK, leases._MARK + b"0123456789abcdef", leases._MARK + bytes(17)])
-async def test_a_key_that_only_resembles_an_announcement_is_plain(
+async def test_key_resembling_an_announcement_is_plain(
     one: PlainMetastore, value: bytes, autojump_clock: Clock
 ) -> None:
     await one.create(KEY, value)
@@ -151,7 +153,7 @@ async def test_any_value_may_be_announced(one: PlainMetastore, other: PlainMetas
             assert await other.announced("live") == {"a": value}
 
 
-async def test_a_slow_holder_that_nobody_replaced_comes_back(
+async def test_slow_holder_returns_when_it_was_not_replaced(
     one: PlainMetastore, other: PlainMetastore, autojump_clock: Clock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -168,7 +170,7 @@ async def test_a_slow_holder_that_nobody_replaced_comes_back(
     assert one.shared.values == {}
 
 
-async def test_a_slow_holder_yields_to_its_successor_until_that_leaves(
+async def test_slow_holder_yields_until_its_successor_leaves(
     one: PlainMetastore, other: PlainMetastore, autojump_clock: Clock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -186,7 +188,7 @@ async def test_a_slow_holder_yields_to_its_successor_until_that_leaves(
     assert one.shared.values == {}
 
 
-async def test_a_slow_holder_that_leaves_keeps_its_successor(autojump_clock: Clock) -> None:
+async def test_leaving_slow_holder_keeps_its_successor(autojump_clock: Clock) -> None:
     shared = PlainMap(versions_repeat=False)
     one, other = PlainMetastore(shared, LEASE_S), PlainMetastore(shared, LEASE_S)
     async with trio.open_nursery() as nursery:
@@ -214,7 +216,7 @@ async def test_a_late_holder_looks_before_it_beats(one: PlainMetastore, autojump
     assert one.shared.values[KEY] == stranger
 
 
-async def test_a_key_that_was_deleted_comes_back(one: PlainMetastore, autojump_clock: Clock) -> None:
+async def test_deleted_key_returns(one: PlainMetastore, autojump_clock: Clock) -> None:
     async with one.announce(KEY, b"1"):
         await one.delete(KEY)
         assert await one.announced("live") == {}
@@ -263,9 +265,7 @@ async def test_an_announcement_without_answers_is_taken_back(one: PlainMetastore
     assert one.shared.values == {}
 
 
-async def test_an_announcement_that_is_unreadable_ends_with_its_lease(
-    one: PlainMetastore, autojump_clock: Clock
-) -> None:
+async def test_unreadable_announcement_ends_with_its_lease(one: PlainMetastore, autojump_clock: Clock) -> None:
     gets = iter([None] + [Fault.UNAVAILABLE] * 100)
     faulty = FaultyPlainMetastore(one, lambda operation, key: next(gets) if operation == "get" else Fault.ANSWER_LOST)
     with pytest.raises(MetastoreUncertainError):
@@ -277,7 +277,7 @@ async def test_an_announcement_that_is_unreadable_ends_with_its_lease(
     assert one.shared.values == {}
 
 
-async def test_a_store_that_is_away_at_first_is_an_error(one: PlainMetastore, autojump_clock: Clock) -> None:
+async def test_initially_absent_store_is_an_error(one: PlainMetastore, autojump_clock: Clock) -> None:
     faulty = FaultyPlainMetastore(one, lambda operation, key: Fault.UNAVAILABLE)
     with pytest.raises(MetastoreError, match="'live/a': get failed on purpose"):
         async with faulty.announce(KEY, b"1"):
@@ -286,7 +286,7 @@ async def test_a_store_that_is_away_at_first_is_an_error(one: PlainMetastore, au
         await faulty.announced("live")
 
 
-async def test_a_store_that_is_away_later_is_waited_for(one: PlainMetastore, autojump_clock: Clock) -> None:
+async def test_later_absent_store_is_awaited(one: PlainMetastore, autojump_clock: Clock) -> None:
     is_away = False
     faulty = FaultyPlainMetastore(one, lambda operation, key: Fault.UNAVAILABLE if is_away else None)
     async with faulty.announce(KEY, b"1"):
@@ -382,7 +382,7 @@ async def test_a_dead_leader_is_succeeded_soon_after_the_lease(
         assert scope.cancelled_caught, "who lives leads on"
 
 
-async def test_who_is_gone_in_order_is_succeeded_at_once(
+async def test_orderly_departure_is_succeeded_at_once(
     one: PlainMetastore, other: PlainMetastore, autojump_clock: Clock
 ) -> None:
     left_at_s = 0.0
@@ -422,7 +422,7 @@ async def test_a_candidate_waits_on_while_the_store_is_away(
         is_away = False
 
 
-async def test_what_can_not_go_well_is_told_at_once(one: PlainMetastore, autojump_clock: Clock) -> None:
+async def test_certain_failure_is_reported_at_once(one: PlainMetastore, autojump_clock: Clock) -> None:
     faulty = FaultyPlainMetastore(one, lambda operation, key: Fault.UNAVAILABLE)
     with pytest.raises(MetastoreError, match="'leader': get failed on purpose"):
         async with faulty.elect("leader", b""):
@@ -435,7 +435,7 @@ async def test_what_can_not_go_well_is_told_at_once(one: PlainMetastore, autojum
             pass
 
 
-async def test_a_candidate_cancelled_at_any_moment_blocks_nobody(shared: PlainMap, autojump_clock: Clock) -> None:
+async def test_candidate_cancelled_at_any_moment_blocks_no_other(shared: PlainMap, autojump_clock: Clock) -> None:
     for number in range(60):
         leader = PlainMetastore(shared, LEASE_S, delay_s=0.1)
         candidate = PlainMetastore(shared, LEASE_S, delay_s=0.1)
@@ -600,7 +600,7 @@ async def test_in_the_calm_two_never_lead(seed: int, autojump_clock: Clock) -> N
 
 
 @pytest.mark.parametrize("seed", seeds(8, few=1))
-async def test_nobody_who_was_heard_of_within_the_lease_is_replaced(seed: int, autojump_clock: Clock) -> None:
+async def test_holder_heard_within_its_lease_is_not_replaced(seed: int, autojump_clock: Clock) -> None:
     """Two may believe that they lead, but who is replaced was not heard of for a lease; and it all ends when it is calm."""
     contest = Contest(seed, is_calm=False)
     await contest.run(LEASE_S * 80)
@@ -609,6 +609,6 @@ async def test_nobody_who_was_heard_of_within_the_lease_is_replaced(seed: int, a
 
 
 @pytest.mark.parametrize("seed", seeds(4, few=1))
-async def test_with_versions_that_begin_anew_it_ends_well_all_the_same(seed: int, autojump_clock: Clock) -> None:
+async def test_restarting_versions_still_end_well(seed: int, autojump_clock: Clock) -> None:
     contest = Contest(seed, is_calm=False, versions_repeat=True)
     await contest.run(LEASE_S * 60)

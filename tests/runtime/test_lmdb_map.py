@@ -49,7 +49,7 @@ def test_a_crowd_of_readers_does_not_keep_a_writer_out() -> None:
             reader.join(20)
 
 
-def test_a_reader_that_stays_ends_the_wait_and_others_go_on() -> None:
+def test_lasting_reader_ends_the_wait_and_others_continue() -> None:
     gate = Gate()
     done: list[int] = []
     with gate:
@@ -63,7 +63,7 @@ def test_a_reader_that_stays_ends_the_wait_and_others_go_on() -> None:
     assert done == [2]
 
 
-def test_what_raises_alone_lets_readers_in_again() -> None:
+def test_error_of_exclusive_work_readmits_readers() -> None:
     gate = Gate()
     with pytest.raises(ZeroDivisionError):
         gate.alone(lambda: 1 / 0)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def forked(action: object) -> int:
 
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_child_that_reopens_the_path_does_not_harm_its_parent(tmp_path: Path) -> None:
+def test_child_reopening_the_path_does_not_harm_its_parent(tmp_path: Path) -> None:
     """LMDB's table of readers is shared: a child that closes what it inherited must not free its parent's places."""
 
     def child() -> int:
@@ -184,7 +184,7 @@ def test_aborting_does_not_wait_for_busy_readers(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_threads_that_fork_at_once_leave_no_lock_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_forks_leave_no_lock_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FORK_TIMEOUT_S", 0.05)
 
     def child() -> int:

@@ -73,13 +73,13 @@ def test_macos_raises_when_the_disk_fails() -> None:
     assert synced == []
 
 
-def test_file_is_synced_whole_when_there_is_no_fdatasync() -> None:
+def test_file_is_synced_whole_without_fdatasync() -> None:
     system, synced = recorder()
     platform._choose_sync_data(system, SimpleNamespace())(7)
     assert synced == [7]
 
 
-def test_space_is_written_as_zeros_when_there_is_no_fallocate(tmp_path: Path) -> None:
+def test_space_is_written_as_zeros_without_fallocate(tmp_path: Path) -> None:
     allocate = platform._choose_allocate(SimpleNamespace(fstat=os.fstat, pwrite=os.pwrite))
     fd = os.open(tmp_path / "journal", os.O_RDWR | os.O_CREAT)
     try:
@@ -94,7 +94,7 @@ def test_space_is_written_as_zeros_when_there_is_no_fallocate(tmp_path: Path) ->
         os.close(fd)
 
 
-def test_disk_that_is_full_raises_when_there_is_no_fallocate() -> None:
+def test_full_disk_raises_without_fallocate() -> None:
     def refuse(fd: int, data: bytes, offset: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -110,7 +110,7 @@ def test_nothing_counts_as_cached_when_the_system_does_not_say() -> None:
     assert platform._choose_drop_cached(SimpleNamespace())(3) is None
 
 
-def test_process_has_no_exit_descriptor_when_there_is_no_pidfd() -> None:
+def test_process_has_no_exit_descriptor_without_pidfd() -> None:
     assert platform._choose_exit_descriptor(SimpleNamespace())(os.getpid()) is None
 
     def refuse(pid: int) -> int:
@@ -119,7 +119,7 @@ def test_process_has_no_exit_descriptor_when_there_is_no_pidfd() -> None:
     assert platform._choose_exit_descriptor(SimpleNamespace(pidfd_open=refuse))(os.getpid()) is None
 
 
-def test_machine_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_machine_without_information_is_not_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(platform, "_BOOT_ID", str(tmp_path / "absent"))
     monkeypatch.setattr(platform, "_LOCKS", str(tmp_path / "absent"))
     monkeypatch.delattr(socket, "SO_PEERCRED")
@@ -129,7 +129,7 @@ def test_machine_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.real
-def test_kernel_tells_who_is_at_the_other_end() -> None:
+def test_kernel_identifies_the_peer() -> None:
     near, far = socket.socketpair()
     with closing(near), closing(far):
         assert platform.peer_credentials(near) == (os.getpid(), os.getuid())
@@ -166,7 +166,7 @@ def test_child_kills_itself_when_no_kernel_does() -> None:
 
 
 @pytest.mark.real
-def test_ps_knows_that_a_child_is_stopped() -> None:
+def test_ps_recognizes_a_stopped_child() -> None:
     is_stopped = platform._choose_is_stopped(SimpleNamespace())
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
         try:

@@ -15,12 +15,12 @@ async def rest_s(rests: Rests, work_s: float) -> float:
     return trio.current_time() - ended_s
 
 
-async def test_nobody_rests_for_nobody(autojump_clock: trio.testing.MockClock) -> None:
+async def test_work_without_traffic_does_not_rest(autojump_clock: trio.testing.MockClock) -> None:
     rests = Rests(lambda: 7)
     assert [await rest_s(rests, 0.01) for _ in range(3)] == [0.0] * 3
 
 
-async def test_rests_are_three_times_the_work_until_a_while_after_the_last_add(
+async def test_rests_are_three_times_the_work_while_entries_are_added(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     added = 0

@@ -9,7 +9,7 @@ import trio.testing
 from replog.runtime.shared_event import SharedEvent
 
 
-async def test_all_that_wait_are_woken() -> None:
+async def test_all_waiters_are_woken() -> None:
     event = SharedEvent()
     woken: list[int] = []
 
@@ -28,7 +28,7 @@ async def test_all_that_wait_are_woken() -> None:
     assert sorted(woken) == list(range(1000))
 
 
-async def test_once_it_is_set_nobody_waits() -> None:
+async def test_set_event_makes_no_task_wait() -> None:
     event = SharedEvent()
     event.set()
     assert event.is_set()
@@ -40,7 +40,7 @@ async def test_once_it_is_set_nobody_waits() -> None:
     assert scope.cancelled_caught
 
 
-async def test_one_that_was_cancelled_is_not_woken(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_waiter_is_not_woken(autojump_clock: trio.testing.MockClock) -> None:
     """It waits for something else, maybe for the same event again: each wait ends once."""
     event, other = SharedEvent(), trio.Event()
     told: list[str] = []
@@ -73,7 +73,7 @@ async def test_one_that_was_cancelled_is_not_woken(autojump_clock: trio.testing.
     assert told == ["again", "slept", "elsewhere"]
 
 
-async def test_wait_that_is_cancelled_before_it_begins() -> None:
+async def test_wait_may_be_cancelled_before_it_begins() -> None:
     event = SharedEvent()
     with trio.CancelScope() as scope:
         scope.cancel()

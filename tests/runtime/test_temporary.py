@@ -31,7 +31,7 @@ def what_is_left(directory: Path) -> list[Path]:
     return list(directory.iterdir())
 
 
-async def test_it_is_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
+async def test_directory_is_removed_with_its_content(tmp_path: Path) -> None:
     async with temporary_directory("ours-", option="--dir", failed=OurError) as directory:
         assert directory.parent == tmp_path
         assert directory.name.startswith("ours-")
@@ -50,14 +50,14 @@ async def test_it_is_removed_when_cancelled_and_after_an_error(tmp_path: Path) -
     assert what_is_left(tmp_path) == []
 
 
-async def test_what_cannot_be_made_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_creation_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ConfigError, match=r"no temporary directory can be made: .*; name one with --dir"):
         async with temporary_directory("ours-", option="--dir", failed=OurError):
             pytest.fail("it is there")
 
 
-async def test_what_cannot_be_removed_is_left_to_the_user() -> None:
+async def test_failed_removal_is_left_to_the_user() -> None:
     with pytest.raises(OurError, match=r"cannot be removed: .*; remove it yourself"):
         async with temporary_directory("ours-", option="--dir", failed=OurError) as directory:
             shutil.rmtree(directory)

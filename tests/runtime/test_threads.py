@@ -34,7 +34,7 @@ async def test_they_are_real() -> None:
     assert seen[0] is not threading.current_thread()
 
 
-def test_a_run_can_be_given_others_which_end_with_it() -> None:
+def test_other_threads_can_be_set_and_end_with_their_run() -> None:
     others = Threads()
 
     async def given() -> bool:
@@ -74,7 +74,7 @@ async def test_another_error_of_a_thread_is_raised() -> None:
         await run_in_thread(fail)
 
 
-async def test_a_function_is_called_once_whatever_it_raises() -> None:
+async def test_function_is_called_once_with_any_error() -> None:
     called: list[int] = []
 
     def fail() -> None:

@@ -8,7 +8,7 @@ import trio.testing
 
 import replog
 from replog.client.ledger_writer import LedgerWriter
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.runtime import ticker as module
 from replog.runtime.ticker import Ticker
 
@@ -25,7 +25,9 @@ class Patient:
         return len(self.looked_at) < self.wanted
 
 
-async def test_it_looks_until_that_is_enough(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+async def test_ticker_looks_until_a_watched_object_has_enough(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
     ticker = Ticker(0.1)
     nursery.start_soon(ticker.run)
     one, three = Patient(1), Patient(3)
@@ -68,12 +70,12 @@ class _Turns(trio.abc.Instrument):
         self.by_task[task.name] += 1
 
 
-async def test_writers_that_wait_for_a_bookie_cost_no_turns_of_tasks(
+async def test_writers_waiting_for_a_bookie_cost_no_task_switches(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten thousand, each with a task that wakes ten times a second, a processor did nothing else: what was appended to all of
     them over TCP was not confirmed in time."""
-    ledgers, options = 50, ClientOptions(explicit_last_add_confirmed_after_s=0.1, follow_wait_s=60.0)
+    ledgers, options = 50, ClientTuning(explicit_last_add_confirmed_after_s=0.1, follow_wait_s=60.0)
     async with replog.embed("waiting", bookies=1, storage="memory", metastore="memory:", options=options) as client:
         async with trio.open_nursery() as writers:
             opened: list[LedgerWriter] = []
@@ -86,7 +88,7 @@ async def test_writers_that_wait_for_a_bookie_cost_no_turns_of_tasks(
 
             for _ in range(ledgers):
                 await writers.start(keep)
-            channel = opened[0]._sender._context.connections.channel(client.bookies[0].server.bookie_id)
+            channel = opened[0]._entries._sender._context.connections.channel(client.bookies[0].server.bookie_id)
             assert channel is not None
             assert channel.connection is not None
             monkeypatch.setattr(channel.connection, "_handle", lambda requests, reply: None)

@@ -57,7 +57,7 @@ async def _serve(directory: Path, count: int, metastore: str, storage: str) -> N
                 config = replog.BookieConfig(
                     directory=str(directory / f"bookie-{number}"), metastore=metastore, options=options
                 )
-                await stack.enter_async_context(replog.served_bookie(config))
+                await stack.enter_async_context(replog.serve_bookie(config))
             print(_SERVING, flush=True)
             await anext(signals)
 

@@ -43,7 +43,7 @@ def connected(address: str, **options: object) -> Iterator[kazoo.client.KazooCli
 
 
 @long
-async def test_a_server_that_was_killed_comes_back_with_its_data(own_zookeeper: ZooKeeper) -> None:
+async def test_killed_server_returns_with_its_data(own_zookeeper: ZooKeeper) -> None:
     with connected(own_zookeeper.address) as client:
         client.create("/kept", b"value")
     await own_zookeeper.restart()
@@ -88,7 +88,7 @@ with zookeeper_blocking(pathlib.Path(sys.argv[1])) as server:
 """
 
 
-async def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+async def test_server_dies_with_its_starter(tmp_path: Path) -> None:
     need(missing())
     command = [sys.executable, "-c", ORPHAN, str(tmp_path)]
     parent = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=ROOT)
@@ -152,7 +152,7 @@ async def test_sasl_accepts_only_its_users(tmp_path: Path) -> None:
 
 
 @long
-def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
+def test_failing_server_shows_its_log(tmp_path: Path) -> None:
     need(missing())
     with zookeeper_blocking(tmp_path / "first") as first:
         second = ZooKeeper(tmp_path / "second")

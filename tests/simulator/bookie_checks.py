@@ -1,4 +1,4 @@
-"""What must be true of a bookie after each of its steps, looked up on its disk."""
+"""Invariants of a bookie after each of its steps, looked up on its disk."""
 
 from __future__ import annotations
 

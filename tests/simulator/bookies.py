@@ -1,8 +1,8 @@
 """A simulated bookie: the real machine of each ledger, around a disk that forgets what was not synced.
 
-What is accepted waits in memory for the next group commit, as on a real bookie; a commit is atomic and ordered. A
-crash forgets all that waits; of the group being synced, some first part survives, or nothing. The disk is what the
-oracle looks at. A disk that lied, or was damaged, forgets more: its last groups, though they were acknowledged. The bookie
+Accepted works wait in memory for the next group commit, as on a real bookie; a commit is atomic and ordered. A crash
+forgets all that waits; of the group being synced, some first part survives, or nothing. The disk is what the oracle
+looks at. A disk that lied, or was damaged, forgets more: its last groups, though they were acknowledged. The bookie
 then knows that it lost something, or only that it cannot vouch for its disk (B8), or on some seeds nothing at all.
 """
 
@@ -255,7 +255,7 @@ class SimulatedBookie(Server):
         return status
 
     def tombstone(self) -> LedgerOnDisk:
-        """What stays of a deleted ledger: its fence."""
+        """The remains of a deleted ledger: its fence."""
         disk = LedgerOnDisk()
         disk.fence_term, disk.deleted = DELETED_TERM, True
         return disk

@@ -38,7 +38,8 @@ class Chunks:
         self._ever: dict[tuple[int, str], ChunkContents] = {}
 
     def written(self, record: LedgerMetadata) -> LedgerMetadata:
-        """A client writes this record, with its new chunks. What it no longer names is gone. Returns what is stored."""
+        """A client writes this record, with its new chunks. Chunks that it no longer names are gone. Returns what is
+        stored."""
         ledger_id = record.ledger_id
         if not is_packed(record.chunks, record.fragments):
             self._facts.fail("M4", f"ledger {ledger_id} is written with {len(record.fragments)} fragments")

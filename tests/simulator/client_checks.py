@@ -1,4 +1,4 @@
-"""What must be true of what writers and readers are told."""
+"""Invariants of the answers to writers and readers."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Client(Node):
         self.after(self.world.rates.timeout, call.time_out)
 
     def new_nonce(self) -> str:
-        """What nobody else uses: two recoveries by one client are two attempts (M1)."""
+        """A unique nonce: two recoveries by one client are two attempts (M1)."""
         self._nonces += 1
         return f"{self.name}.{self._nonces}"
 
@@ -127,7 +127,7 @@ class Client(Node):
 
 
 class LedgerShell:
-    """What the shells of writer and recovery have in common: one machine, and its effects."""
+    """The common part of the shells of writer and recovery: one machine, and its effects."""
 
     machine: LedgerWriting | LedgerRecovery
 
@@ -156,7 +156,7 @@ class LedgerShell:
         raise NotImplementedError
 
     def subject(self, entry_id: int = 0) -> int:
-        """What messages are named by."""
+        """The name of messages about this entry."""
         return 1000 * self.ledger_id + entry_id
 
     def perform_metadata(self, machine: LedgerWriting | LedgerRecovery, effect: Effect) -> None:

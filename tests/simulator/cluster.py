@@ -113,11 +113,11 @@ class Cluster:
         raise NotImplementedError
 
     def unfinished(self) -> str:
-        """What is left to do, for people."""
+        """The remaining work, for people."""
         raise NotImplementedError
 
     def check_end(self) -> None:
-        """What must be true when the heap is empty."""
+        """The invariants when the heap is empty."""
         for truth in self.oracle.facts.ledgers.values():
             check_confirmed(self.oracle.facts, truth, 0)
             check_write_quorums(self.oracle.facts, truth)
@@ -314,7 +314,7 @@ class LedgerCluster(Cluster):
         return self.oracle.facts.ledgers[LEDGER_ID].record
 
     def unfinished(self) -> str:
-        """What is left to do."""
+        """The remaining work."""
         writer = self.writer
         left = [f"the writer ({writer.machine.unconfirmed})"] if writer.client.alive and not writer.is_done else []
         left += [name for name, shell in self._recoveries.items() if shell.client.alive and not shell.is_done]

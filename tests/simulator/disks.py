@@ -1,4 +1,4 @@
-"""What a simulated bookie's disk holds of one ledger."""
+"""The content of a simulated bookie's disk for one ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _READ_BATCHES_MAX = 3
 
 
 class LedgerOnDisk:
-    """What is durable of one ledger on one bookie."""
+    """The durable state of one ledger on one bookie."""
 
     __slots__ = ("deleted", "fence_term", "firsts", "held", "key", "last_add_confirmed", "last_entry_id", "proof")
 
@@ -27,7 +27,7 @@ class LedgerOnDisk:
         self.firsts: dict[int, list[int]] = {}  # by stamp: the first ids of the batches, sorted
 
     def marks(self) -> Marks:
-        """What a restarted bookie makes its machine of."""
+        """The marks from which a restarted bookie makes its machine."""
         return Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id, self.proof)
 
     def copy(self) -> LedgerOnDisk:
@@ -49,7 +49,7 @@ class LedgerOnDisk:
         self.last_add_confirmed = max(self.last_add_confirmed, batch.last_add_confirmed)
 
     def overlapping(self, batch: Batch) -> list[Batch]:
-        """What is stored of the batch's identities."""
+        """The stored batches of the batch's identities."""
         return [self.held[batch.stamp, each] for each in batch.entry_ids if (batch.stamp, each) in self.held]
 
     def read(self, entry_id: int, stamp: int) -> list[Batch]:

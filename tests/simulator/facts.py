@@ -1,4 +1,4 @@
-"""What really happened in a run, as far as an oracle knows it: what it looks at, and what its parts tell each other."""
+"""The true events of a run, as far as an oracle knows them: its observations, and the messages of its parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Violation(Exception):
 
 
 class LedgerTruth:
-    """What really happened to one ledger."""
+    """The true state of one ledger."""
 
     __slots__ = (
         "barriers",

@@ -1,4 +1,4 @@
-"""What disks forgot: nobody is to blame that it is not there any more."""
+"""Losses of disks: no bookie is to blame for these."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class LogShell:
         self.client.metastore.get(self.client, ledger_id, found)
 
     def _contested_pause(self, contests: int) -> int:
-        """As the real driver: those that fence each other pause for random times that soon outlast a recovery."""
+        """Rivals that fence each other pause for random times that soon outlast a recovery, as in the real driver."""
         bits, _ = self.world.draw(self.client.number, self.client.number, "order", 1)
         return 1 + bits % (_RETRY << min(contests + 1, 6))
 

@@ -1,4 +1,4 @@
-"""What must be true of a log: of its list of segments, and of who leads and follows it."""
+"""Invariants of a log: of its list of segments, and of its leaders and followers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LogChecks:
                 self._facts.fail("L9", f"{before} became {segment}, and was opened in term {opened}")
 
     def _named(self, number: int) -> Segment | None:
-        """What a reader finds under this number: in the head, else in the page."""
+        """The segment that a reader finds under this number: in the head, else in the page."""
         assert self._facts.log is not None
         listed = self._facts.log.listed(number)
         if listed is not None:

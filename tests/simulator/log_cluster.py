@@ -140,7 +140,7 @@ class LogCluster(Cluster):
         return self._conclude(last)
 
     def _depose(self, alive: list[LeaderShell], last: LeaderShell) -> bool:
-        """Whoever still believes to lead appends, and learns better (L5)."""
+        """A leader that still believes to lead appends, and learns of its deposition (L5)."""
         others = [session for session in alive if session is not last and not session.is_over]
         if self._finale == 0:
             self._finale = 1
@@ -180,7 +180,7 @@ class LogCluster(Cluster):
         return [each for each, _ in self.metastore.records.values() if isinstance(each, PendingLedger)]
 
     def unfinished(self) -> str:
-        """What is left to do."""
+        """The remaining work."""
         left = [f"{owner}{' busy' * session.is_busy}" for owner, session in self.leaders.items() if not session.is_over]
         left += [f"{name} at {each.number}" for name, each in self._followers.items() if not each.is_stopped]
         trims = sum(not trim.is_done for trim in self._trims)

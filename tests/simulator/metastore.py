@@ -7,6 +7,7 @@ answered exactly once.
 from __future__ import annotations
 
 import enum
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -75,16 +76,19 @@ class SimulatedMetastore(Node):
         self.chunks = Chunks(oracle.facts)
         self._oracle = oracle
         self._next_ledger_id = 1
+        self._seen: dict[tuple[str, int | str], int] = {}  # the highest version that a client has read or written
+        self._past: dict[int | str, list[tuple[Record, int]]] = {}  # all that stood under a key, the newest last
+        self._back = random.Random(f"replog simulation of a metastore that goes back {world.trace}")
 
     # -- what clients call -------------------------------------------------------------------------------------------
 
     def get(self, client: Node, key: int | str, answer: Answer, at: int | None = None) -> None:
         """Reads a record, a ledger's with the fragment of the entry `at`: DONE with it, MISSING, or UNCERTAIN."""
-        self._call(client, "get", key, answer, self._get, key, at)
+        self._call(client, "get", key, answer, self._get, client.name, key, at)
 
     def cas(self, client: Node, key: int | str, expected: int | None, record: Record, answer: Answer) -> None:
         """Replaces a record of the expected version, or creates it (None)."""
-        self._call(client, "cas", key, answer, self._cas, key, expected, record)
+        self._call(client, "cas", key, answer, self._cas, client.name, key, expected, record)
 
     def new_ledger_id(self) -> int:
         """An id that nobody else has (M2). Taken at once: who has which id is not what is simulated."""
@@ -140,14 +144,26 @@ class SimulatedMetastore(Node):
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def _get(self, key: int | str, at: int | None) -> tuple[Outcome, Record | None, int]:
+    def _get(self, client: str, key: int | str, at: int | None) -> tuple[Outcome, Record | None, int]:
         found = self.records.get(key)
         if found is None:
             return Outcome.MISSING, None, 0
         record, version = found
+        back = self.world.rates.metastore_back
+        if back and self.world.faulty and self._back.randrange(1024) < back:
+            # As of a server that lags: never older than what this client has seen.
+            known = self._seen.get((client, key), 0)
+            record, version = self._back.choice(
+                [each for each in self._past.get(key, [found]) if each[1] >= known] or [found]
+            )
+            if version != found[1]:
+                self.world.count("reading found what the metastore had before")
+        self._seen[client, key] = max(version, self._seen.get((client, key), 0))
         return Outcome.DONE, self.chunks.loaded(record, at) if isinstance(record, LedgerMetadata) else record, version
 
-    def _cas(self, key: int | str, expected: int | None, record: Record) -> tuple[Outcome, Record | None, int]:
+    def _cas(
+        self, client: str, key: int | str, expected: int | None, record: Record
+    ) -> tuple[Outcome, Record | None, int]:
         old = self.records.get(key)
         if old is None and expected is not None:
             return Outcome.MISSING, None, 0
@@ -155,13 +171,17 @@ class SimulatedMetastore(Node):
             if expected is None and isinstance(record, LogMetadata):
                 self._oracle.facts.world.count("two leaders made the log at once")
             return Outcome.CONFLICT, None, 0
-        return self._put(key, record)
+        done = self._put(key, record)
+        self._seen[client, key] = done[2]
+        return done
 
     def _put(self, key: int | str, record: Record) -> tuple[Outcome, Record, int]:
         old = self.records.get(key)
         version = 1 if old is None else old[1] + 1
         stored = self.chunks.written(record) if isinstance(record, LedgerMetadata) else record
         self.records[key] = stored, version
+        if self.world.rates.metastore_back:
+            self._past.setdefault(key, []).append((stored, version))
         new = self.chunks.whole(stored) if isinstance(stored, LedgerMetadata) else stored
         self._oracle.records.record_changed(key, old[0] if old is not None else None, new)
         return Outcome.DONE, stored, version
@@ -173,6 +193,7 @@ class SimulatedMetastore(Node):
 
     def _delete(self, key: int | str) -> tuple[Outcome, Record | None, int]:
         found = self.records.pop(key, None)
+        self._past.pop(key, None)  # ids are never used again (M2)
         if found is None:
             return Outcome.MISSING, None, 0
         if isinstance(key, int):

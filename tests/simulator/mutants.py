@@ -13,6 +13,7 @@ from replog.protocol.absence import Hearing
 from replog.protocol.bookie import LedgerOnBookie
 from replog.protocol.chaining import LogTakeover
 from replog.protocol.change import Change
+from replog.protocol.fencing import Fencing
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.quorum import Quorum
 from replog.protocol.reading import LedgerReading
@@ -451,6 +452,21 @@ EQUIVALENT = (
                 "read_back",
                 "Settled.WRITTEN if record.token == self.proposed.token else Settled.LOST",
                 "Settled.LOST",
+            ),
+        ),
+        0,
+    ),
+    Mutant(
+        "unanswered-fence-counts",
+        "R2",
+        "A bookie that could not be fenced counts as fenced. Recovery reads fence as well (R4), and absence is decided by who was"
+        " read from; the fencing phase only finds a better place to start.",
+        (
+            Patch(
+                Fencing,
+                "is_enough",
+                "self._quorum.is_covered(self.fenced)",
+                "self._quorum.is_covered(self.fenced | absences.unreachable)",
             ),
         ),
         0,

@@ -1,7 +1,7 @@
-"""What one simulated run is made of: sizes, rates and operations, as a value that can be written down and cut smaller.
+"""The parts of one simulated run: sizes, rates and operations, as a value that can be written down and cut smaller.
 
-All of a plan is drawn from its seed before the run begins. What happens to a single message is drawn from the seed and
-the message's own identity (who to whom, what, of which entry, for the how-manieth time), never from a shared stream: so
+All of a plan is drawn from its seed before the run begins. The fate of a single message is drawn from the seed and the
+message's own identity (who to whom, what, of which entry, for the how-manieth time), never from a shared stream: so
 leaving out an operation or a fault leaves the rest of the schedule as it was, and a failing plan can be shrunk.
 """
 
@@ -80,6 +80,7 @@ class Rates:
     full: int = 0  # commits that find no space
     metastore_lost: int = 0
     metastore_delayed: int = 0
+    metastore_back: int = 0  # readings that find what the metastore had before, until the faults end
     nobody: int = 0  # a placement that finds no replacement
     same: int = 0  # a placement that gives the failed bookie again
     refused: int = 0  # adds, by a bookie that is read-only or busy
@@ -123,7 +124,7 @@ class Op:
 
 @attrs.frozen
 class Fault:
-    """What happens to one message, sync or choice: named by who, to whom, what and which; `lose w1>b3 add 4 #0`.
+    """The fate of one message, sync or choice: named by sender, receiver, kind and number; `lose w1>b3 add 4 #0`.
 
     `subject` tells the ledger and the entry: 1000 * ledger + entry for most kinds."""
 

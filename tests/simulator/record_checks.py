@@ -1,4 +1,4 @@
-"""What must be true of the records in the metastore after each of their changes."""
+"""Invariants of the records in the metastore after each of their changes."""
 
 from __future__ import annotations
 

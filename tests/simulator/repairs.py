@@ -269,7 +269,7 @@ class Repairs:
         return len(self.world.bookies[bookie_id].disk.dropped) if bookie_id in self.world.bookies else 0
 
     def _check_dropped(self, bookie_id: str, before: int) -> None:
-        """What was dropped is not the bookie's by the record, fragment by fragment and rotation by rotation (W1)."""
+        """By the record, the dropped entries are not the bookie's, fragment by fragment and rotation by rotation (W1)."""
         bookie = self.world.bookies[bookie_id]
         for fragment in fixed_fragments(self.world.metadata):
             for each in bookie.disk.dropped[before:]:

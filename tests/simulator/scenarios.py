@@ -217,7 +217,7 @@ def _unbounded_ops(chance: random.Random, strategy: str, bookies: int, horizon: 
 
 
 def _chunk_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -> list[Op]:
-    """As `_unbounded_ops`, with so many rolls that fragments leave the record, and trims among them."""
+    """The operations of `_unbounded_ops`, with so many rolls that fragments leave the record, and trims among them."""
     ops = _unbounded_ops(chance, strategy, bookies, horizon)
     writers = sorted({op.node for op in ops if op.verb in ("append", "takeover")})
     for _ in range(chance.choice((20, 40, 80))):

@@ -1,4 +1,4 @@
-"""Who sent what to whom, as far as it matters when a ledger is closed."""
+"""The adds of each sender to each bookie, as far as they matter when a ledger is closed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from replog.protocol.batch import Batch
 
 
 class Sendings:
-    """What each writer, and each attempt to recover, sent to whom before it closed the ledger, and what it was told failed."""
+    """The adds of each writer, and of each recovery, to each bookie before it closed the ledger, and the reported failures."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[str, str], set[int]] = defaultdict(set)  # entry ids, by nonce and bookie

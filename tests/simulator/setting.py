@@ -1,4 +1,4 @@
-"""What all clients of one run share."""
+"""The shared objects of all clients of one run."""
 
 from __future__ import annotations
 

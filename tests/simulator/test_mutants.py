@@ -58,7 +58,7 @@ def test_a_rare_one_has_a_conversation(mutant: Mutant) -> None:
 
 @pytest.mark.sized
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=lambda mutant: mutant.name)
-def test_what_is_called_equivalent_breaks_nothing(mutant: Mutant, is_long: bool) -> None:
+def test_equivalent_mutants_break_nothing(mutant: Mutant, is_long: bool) -> None:
     with mutant.applied():
         results = [simulate(draw_plan(seed)) for seed in range(150 if is_long else 20)]
         assert [each.violation for each in results if each.violation] == []
@@ -71,7 +71,7 @@ def test_a_mutant_leaves_nothing_behind() -> None:
     assert vars(Hearing)["decide"] is before
 
 
-def test_a_mutant_that_the_code_outgrew_is_an_error() -> None:
+def test_mutant_outgrown_by_the_code_is_an_error() -> None:
     outgrown = Mutant("outgrown", "-", "-", (Patch(Quorum, "write_set", "no such text", ""),), 1)
     with pytest.raises(LocalProtocolError, match="mend this mutant"), outgrown.applied():
         pass

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -12,10 +13,12 @@ import pytest
 
 from replog.errors import LocalProtocolError
 from tests.simulator import conversation, draw_plan, simulate
+from tests.simulator import plan as plans
 from tests.simulator.__main__ import main
-from tests.simulator.cluster import LedgerCluster
+from tests.simulator.cluster import LedgerCluster, Result
 from tests.simulator.coverage import missing
 from tests.simulator.disks import LedgerOnDisk
+from tests.simulator.metastore import Record, SimulatedMetastore
 from tests.simulator.mutants import mutant_named
 from tests.simulator.plan import Fault, Op, node_name, node_number
 from tests.simulator.shrink import minimize, shrink
@@ -57,7 +60,31 @@ def test_every_interesting_situation_happened() -> None:
     assert missing(sum((run(first)[0] for first in CHUNKS), Counter(rare.world.coverage))) == []
 
 
-def test_ledger_that_no_metadata_ever_named_is_found_on_a_disk() -> None:
+def with_old_readings(first: int, seeds: int) -> Iterator[Result]:
+    """Of seeds without chunks: who finds one missing reads its record again, and chunks are found at once here."""
+    for seed in range(first, first + seeds):
+        plan = draw_plan(seed)
+        if plan.scenario not in (plans.CHUNKS, plans.CHUNKS_LOG):
+            yield simulate(attrs.evolve(plan, rates=attrs.evolve(plan.rates, metastore_back=300)))
+
+
+def test_m1_temporary_metastore_rollback_breaks_nothing() -> None:
+    """As readings of a server that lags: never older than what a client has seen, but older than what others did. Each change is
+    upon a version, so an old record decides nothing."""
+    results = list(with_old_readings(0, 300))
+    assert [str(each.violation) for each in results if each.violation] == []
+    assert sum(each.world.coverage["reading found what the metastore had before"] for each in results) > 200
+
+
+def test_m1_unconditional_changes_break_old_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(self: SimulatedMetastore, _client: str, key: int | str, _expected: int | None, record: Record) -> object:
+        return self._put(key, record)
+
+    monkeypatch.setattr(SimulatedMetastore, "_cas", put)
+    assert any(each.violation for each in with_old_readings(0, 80))
+
+
+def test_unnamed_ledger_is_found_on_a_disk() -> None:
     cluster = LedgerCluster(draw_plan(1, "ledger", "calm"))
     cluster.bookies["b1"].disk[99] = LedgerOnDisk()
     violation = cluster.run().violation
@@ -65,7 +92,7 @@ def test_ledger_that_no_metadata_ever_named_is_found_on_a_disk() -> None:
     assert violation.rule == "L7"
 
 
-def test_a_late_request_makes_a_deleted_ledger_anew_and_a_second_deletion_of_its_log_ends() -> None:
+def test_second_deletion_ends_after_a_late_request_remade_it() -> None:
     """Its bookies were told that it is deleted, so nobody can recover it. The simulated client tried that for ever, where the
     real one goes on as if it was missing. One of 310,000 schedules."""
     result = simulate(draw_plan(35106329))
@@ -73,7 +100,7 @@ def test_a_late_request_makes_a_deleted_ledger_anew_and_a_second_deletion_of_its
     assert result.world.coverage["recovery failed: LedgerDeletedError"]
 
 
-def test_who_could_not_tell_just_before_the_faults_end_is_asked_again() -> None:
+def test_unsure_bookie_is_asked_again_after_the_last_fault() -> None:
     """The simulated recovery waited for its deadline instead; the real one asks again after a pause. One of 750,000 schedules."""
     result = simulate(draw_plan(50035384))
     assert result.violation is None
@@ -113,7 +140,7 @@ def test_drawn_faults_written_out_give_the_same_run(seed: int) -> None:
     assert written.world.suffered == drawn.world.suffered
 
 
-def test_what_happens_to_a_message_depends_on_nothing_else() -> None:
+def test_fate_of_a_message_depends_on_nothing_else() -> None:
     plan = draw_plan(3)
     one, other = World(plan), World(plan)
     for subject in range(50):
@@ -123,7 +150,7 @@ def test_what_happens_to_a_message_depends_on_nothing_else() -> None:
     assert one.draw(1, 2, "add", 60) == other.draw(1, 2, "add", 60)
 
 
-def test_ddmin_leaves_what_matters() -> None:
+def test_ddmin_keeps_the_essential_steps() -> None:
     items = [Op(time, "append", "w1") for time in range(40)]
     assert minimize(items, lambda kept: items[7] in kept and items[31] in kept) == [items[7], items[31]]
 
@@ -164,7 +191,7 @@ def test_a_fault_reads_back(line: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "at noon", "lose w1>b3", "seed 1\nquorum 3 2 2", "rates lost=many\nseed 1"])
-def test_nonsense_is_no_conversation(text: str) -> None:
+def test_nonsense_is_not_a_conversation(text: str) -> None:
     with pytest.raises(LocalProtocolError):
         conversation.parse(text)
 
@@ -196,5 +223,5 @@ def test_the_command_lists_the_known_bugs(capsys: pytest.CaptureFixture[str]) ->
     assert "too-few-negatives" in capsys.readouterr().out
 
 
-def test_a_known_bug_that_is_not_found_is_a_failure() -> None:
+def test_unfound_known_bug_is_a_failure() -> None:
     assert main(["--mutant", "reads-dont-fence", "--seeds", "2"]) == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pyarrow as arrow
+import pytest
 import trio
 
 import replog
@@ -15,6 +17,17 @@ from replog.protocol.model import LedgerMetadata
 from replog.spark.values import ValueEncoder
 
 Value = TypeVar("Value")
+
+_WAIT_S = 20.0
+
+
+def wait_for_news(caplog: pytest.LogCaptureFixture, text: str, times: int = 1) -> None:
+    """Until this was logged so often. Another thread calls handlers for replog's threads, when it comes to it."""
+    deadline = time.monotonic() + _WAIT_S
+    while caplog.text.count(text) < times:
+        assert time.monotonic() < deadline, (text, caplog.text)
+        time.sleep(0.01)
+    assert caplog.text.count(text) == times
 
 
 def ask(metastore: str, function: Callable[[replog.Client], Awaitable[Value]]) -> Value:

@@ -39,9 +39,7 @@ class Writing:
         schema = StructType([*OLD])
         for column in list(row)[1:]:
             schema = schema.add(column, StringType(), nullable=False)
-        options = SparkOptions(
-            metastore=self._metastore, log=self._log, values=self._format, merge_schema=merges, commit_timeout_s=30.0
-        )
+        options = SparkOptions(metastore=self._metastore, log=self._log, values=self._format, merge_schema=merges)
         values = ValueSchema.of_rows(self._format, schema)
         batch = arrow.RecordBatch.from_pylist([row])
         sent = write_partition(options, values, Attempt(self._log, job, 0, 1), iter([batch]), options.merge_bytes)
@@ -74,7 +72,7 @@ def test_older_jobs_and_streams_go_on(spark_bookies: Bookies, spark_log: str, va
 
 
 @pytest.mark.parametrize("other", ["name", "other"])
-def test_of_two_jobs_that_add_columns_at_once_one_is_first(
+def test_one_of_two_jobs_adding_columns_at_once_is_first(
     spark_bookies: Bookies, spark_log: str, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     """The second one has looked at the schema before the first one's commit: the same columns agree, others do not."""

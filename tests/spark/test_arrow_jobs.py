@@ -67,7 +67,7 @@ def test_all_rows_of_a_job_become_visible_at_once_and_in_order(
         write_arrow(other.selectExpr("cast('' as binary) as value").schema, spark_bookies.metastore, spark_log)
 
 
-def test_a_task_that_fails_on_its_way_leaves_nothing_to_be_seen(
+def test_task_failing_on_its_way_leaves_nothing_visible(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str, client: replog.blocking.Client
 ) -> None:
     frame = frame_of(spark, partitions=2)

@@ -51,7 +51,7 @@ def test_one_client_serves_task_after_task(metastore: str) -> None:
         assert other.client.default_quorum == replog.Quorum(1, 1, 1)
 
 
-def test_threads_share_it_and_it_outlives_the_one_that_was_first(metastore: str) -> None:
+def test_threads_share_the_client_beyond_its_first_thread(metastore: str) -> None:
     found = []
 
     def task() -> None:
@@ -81,12 +81,12 @@ def test_the_client_left_longest_is_closed_and_one_in_use_is_not(tmp_path: Path)
         assert used.blocking.logs() == []
 
 
-def test_a_client_whose_run_failed_raises_once_and_is_replaced(metastore: str) -> None:
+def test_client_raises_once_after_a_failed_run_and_is_replaced(metastore: str) -> None:
     async def fail() -> None:
         raise LookupError("a bug")
 
     async def break_it(client: replog.Client) -> None:
-        client._nursery.start_soon(fail)
+        client._opened.nursery.start_soon(fail)
         await trio.sleep_forever()
 
     with worker_client(metastore) as broken:
@@ -141,13 +141,13 @@ def test_a_client_takes_its_options_from_the_workers_environment(
     metastore: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REPLOG_CLIENT_ADD_TIMEOUT_S", "1.5")
-    monkeypatch.setenv("REPLOG_CLIENT_BATCH_BYTES_MAX", "none of your business")
-    with pytest.raises(replog.ConfigError, match="REPLOG_CLIENT_BATCH_BYTES_MAX"), worker_client(metastore):
+    monkeypatch.setenv("REPLOG_CLIENT_IN_FLIGHT_BYTES_MAX", "none of your business")
+    with pytest.raises(replog.ConfigError, match="REPLOG_CLIENT_IN_FLIGHT_BYTES_MAX"), worker_client(metastore):
         pass
-    monkeypatch.delenv("REPLOG_CLIENT_BATCH_BYTES_MAX")
+    monkeypatch.delenv("REPLOG_CLIENT_IN_FLIGHT_BYTES_MAX")
 
     async def timeout_s(client: replog.Client) -> float:
-        return client._ledgers.options.add_timeout_s
+        return client._opened.ledgers.options.add_timeout_s
 
     with worker_client(metastore) as client:
         assert client.call(timeout_s) == 1.5
@@ -155,7 +155,7 @@ def test_a_client_takes_its_options_from_the_workers_environment(
     assert run(metastore, timeout_s, options=replog.ClientOptions(add_timeout_s=2)) == 2
 
 
-def test_an_error_says_which_process_of_which_host_had_it() -> None:
+def test_error_names_process_and_host_of_its_origin() -> None:
     async def look(client: replog.Client) -> list[str]:
         return await client.logs()
 

@@ -82,7 +82,7 @@ def test_entries_as_they_are() -> None:
     ]
 
 
-def test_spark_gets_the_schema_that_it_asked_for() -> None:
+def test_spark_gets_its_requested_schema() -> None:
     """It compares them to the letter, and names of other order or types are refused."""
     for wanted in (schema_of_rows(None), schema("value binary"), schema("entry long", "position string")):
         (found,) = Columns(wanted, None).record_batches("log", 17, [entries(0, [b"x"])])
@@ -150,14 +150,14 @@ def test_rows_of_any_schema(value_format: str, entries_of_rows: Any) -> None:
     assert {row["_timestamp"] for row in found} == {datetime(2026, 11, 20, 12, tzinfo=UTC)}
 
 
-def test_an_entry_that_does_not_fit_is_named() -> None:
+def test_unfitting_entry_is_named() -> None:
     values, payloads = encoded(ValueFormat.JSON, 8)
     wrong = json.dumps({"name": 1}).encode()
     with pytest.raises(SchemaMismatchError, match="position 17:48"):
         rows(Columns(values.schema, values), [entries(40, [*payloads, wrong])])
 
 
-def test_columns_that_are_not_there() -> None:
+def test_missing_columns_are_refused() -> None:
     values, _ = encoded(ValueFormat.JSON, 8)
     check_schema(schema("count long"), values, "log")
     for wrong, told in (
@@ -171,7 +171,7 @@ def test_columns_that_are_not_there() -> None:
     check_schema(schema("_entry string", "_segment long"), own, "log")  # the log's own column comes first
 
 
-def test_batches_that_are_left_out_leave_a_gap() -> None:
+def test_omitted_batches_leave_a_gap() -> None:
     """Clocks of writers may go back: rows of other times lie between those that are wanted, and keep their positions."""
     options = {"metastore": "zookeeper://zk1/prod", "log": "orders", "values": "binary", "from": "2026-11-20T12:00:00Z"}
     wanted = schema("position string", "value binary")

@@ -62,7 +62,7 @@ def test_functions_make_the_parts_of_an_entry() -> None:
         (RowEncoder(lambda _: b"v", headers=lambda _: [("a", b"1"), ("a", b"2")]), b"", "headers 'a' are there twice"),
     ],
 )
-def test_rows_that_cannot_be_entries_are_refused(encoder: RowEncoder, row: Any, told: str) -> None:
+def test_rows_are_refused_when_they_cannot_be_entries(encoder: RowEncoder, row: Any, told: str) -> None:
     with pytest.raises((ConfigError, TypeError), match=told):
         encoder(row)
 
@@ -80,7 +80,7 @@ def test_encoders_of_columns_are_pickled_with_their_job() -> None:
 
 
 @pytest.mark.needs_spark
-def test_a_job_writes_keys_and_headers_as_functions_or_columns_say(
+def test_job_writes_keys_and_headers_from_functions_or_columns(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str
 ) -> None:
     headers = "array(struct('h' as key, unhex('01') as value)) as headers"

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 import replog
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import LedgerNotFoundError, PositionError, TrimmedError
 from replog.log import rolling
 from replog.protocol.chunks import HEAD_FRAGMENTS
@@ -22,7 +22,7 @@ from replog.records.paths import log_key_path
 from replog.spark.extents import CLOSING_S, Extent, Survey, each_at_once, partitioned
 from tests.kit import Cluster, cluster
 
-QUICK = ClientOptions(read_timeout_s=2.0, speculative_read_after_s=0.5, bookie_retry_after_s=1.0)
+QUICK = ClientTuning(read_timeout_s=2.0, speculative_read_after_s=0.5, bookie_retry_after_s=1.0)
 LOG = "log"
 BEGINNING = Position(1, 0)
 TOLD_S = 1.0  # an idle writer has told bookies by then what is confirmed (W5)
@@ -51,7 +51,7 @@ async def two_clients() -> AsyncIterator[tuple[Cluster, replog.Client, replog.Cl
         yield world, client, other
 
 
-async def test_closed_ledgers_and_what_is_confirmed_of_the_open_one(autojump_clock: trio.testing.MockClock) -> None:
+async def test_extents_cover_closed_ledgers_and_confirmed_entries(autojump_clock: trio.testing.MockClock) -> None:
     async with two_clients() as (_, client, other):
         async with client.write_log(LOG) as writer:
             await writer.extend(numbers(5))
@@ -111,11 +111,11 @@ async def begin_log(client: replog.Client, ledger_ids: list[int]) -> None:
     """As a leader leaves it that has died amid a roll."""
     async with client.write_log(LOG):
         pass
-    records = client._logs
+    records = client._opened.logs
     head, version = await records.get(LOG)
     segments = tuple(Segment(number, each) for number, each in enumerate(ledger_ids, 1))
     wanted = attrs.evolve(head, segments=segments, next_segment_number=len(segments) + 1)
-    metastore = client._ledgers.records.metastore
+    metastore = client._opened.ledgers.records.metastore
     await metastore.put(log_key_path(LOG), encode(wanted), version)
 
 
@@ -166,7 +166,7 @@ async def test_a_trimmed_start_raises(autojump_clock: trio.testing.MockClock) ->
                 assert shown(await surveyed(other, read_on)) == ["3:0-1", "4:0--1 open"]
 
 
-async def test_a_start_that_never_existed_raises(autojump_clock: trio.testing.MockClock) -> None:
+async def test_nonexistent_start_raises(autojump_clock: trio.testing.MockClock) -> None:
     async with two_clients() as (_, client, other):
         async with client.write_log(LOG) as writer:
             await writer.extend(numbers(2))
@@ -214,7 +214,7 @@ async def test_a_stretch_between_two_places(autojump_clock: trio.testing.MockClo
                 assert shown(await survey.between(Position(2, 0), Position(2, 1))) == ["2:0-0"]
                 assert shown(await survey.between(Position(1, 5), Position(2, 0))) == []
                 await writer.roll()
-            with pytest.raises(replog.MetastoreError, match="was closed, and an older record was read"):
+            with pytest.raises(replog.errors.MetastoreError, match="was closed, and an older record was read"):
                 await survey.between(Position(2, 0), Position(5, 0))
 
 
@@ -232,12 +232,12 @@ async def test_many_segments_are_surveyed(autojump_clock: trio.testing.MockClock
         assert sum(each.count for each in between) == 70
 
 
-async def test_what_the_log_says_is_not_asked_for(
+async def test_facts_in_the_log_are_not_asked_for(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closed ledgers are planned from the log's record and pages; only of the last two that says nothing yet."""
     async with two_clients() as (_, client, other):
-        client._logs.page_segments = 4
+        client._opened.logs.page_segments = 4
         async with client.write_log(LOG) as writer:
             for _ in range(40):
                 await writer.extend(numbers(3))
@@ -294,7 +294,7 @@ async def test_sizes_over_takeovers_of_an_unbounded_ledger(autojump_clock: trio.
     lengths = (1000, 1, 300, 20)  # of three entries of each of the ledger's writers
     async with two_clients() as (_, client, other):
         for length in lengths:
-            async with client.write_log(LOG, ledgers="unbounded") as writer:
+            async with client.write_log(LOG, options=replog.LogOptions(ledgers="unbounded")) as writer:
                 await writer.extend([bytes(length)] * 3)
         (whole,) = await surveyed(other)
         sizes = [length for length in lengths for _ in range(3)]
@@ -314,7 +314,7 @@ async def test_sizes_where_fragments_are_in_chunks(
     writers = 3 * HEAD_FRAGMENTS + 2
     async with two_clients() as (_, client, other):
         for _ in range(writers):
-            async with client.write_log(LOG, ledgers="unbounded") as writer:
+            async with client.write_log(LOG, options=replog.LogOptions(ledgers="unbounded")) as writer:
                 await writer.extend(numbers(2))
         (whole,) = await surveyed(other)
         async with other.open_ledger(whole.ledger_id) as reader:

@@ -51,16 +51,16 @@ def session_that_knows(tasks: int | None) -> Any:
 
 
 async def registered(client: replog.Client) -> list[str]:
-    return await client._ledgers.records.metastore.children(job_key_path("log", "job"))
+    return await client._opened.ledgers.records.metastore.children(job_key_path("log", "job"))
 
 
 # -- parts, without Spark ---------------------------------------------------------------------------------------------
 
 
-async def test_only_the_first_attempt_that_ends_counts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_only_the_first_finished_attempt_counts(autojump_clock: trio.testing.MockClock) -> None:
     """Speculation: two attempts write at once, and a third begins when the first has ended."""
     async with cluster() as world, world.client() as client:
-        await client._ledgers.jobs.begin("log", "job")
+        await client._opened.ledgers.jobs.begin("log", "job")
         ended: list[int | None] = []
 
         async def attempt(number: int) -> None:
@@ -78,7 +78,7 @@ async def test_only_the_first_attempt_that_ends_counts(autojump_clock: trio.test
 
 async def test_parts_are_committed_by_writer_and_partition(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
-        await client._ledgers.jobs.begin("log", "job")
+        await client._opened.ledgers.jobs.begin("log", "job")
         await part(client, 1, b"4", writer=1, action="8")
         await part(client, 10, b"3")
         await part(client, 2, b"2")
@@ -95,13 +95,13 @@ async def test_parts_are_committed_by_writer_and_partition(autojump_clock: trio.
         ledger_ids = tuple(each.ledger_id for each in parts if each.ledger_id is not None)
         assert await append_job(client, OPTIONS, BINARY_VALUES, Job("job", ledger_ids, ("txn:a", 0)))
         assert await read_log(client) == [b"1", b"2", b"3", b"4"]
-        assert await client.sweep_log("log") == []
+        assert await client.jobs.sweep("log") == []
         assert await registered(client) == []
 
 
 async def test_a_second_action_with_one_writer_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
-        await client._ledgers.jobs.begin("log", "job")
+        await client._opened.ledgers.jobs.begin("log", "job")
         ledger_id = await part(client, 0, b"a")
         with pytest.raises(ConfigError, match=r"writer 0 serves one action.*stages 7 and 9"):
             await part(client, 0, b"b", action="9")
@@ -113,11 +113,11 @@ async def test_a_second_action_with_one_writer_is_refused(autojump_clock: trio.t
         assert ledger_id in await client.ledgers()
 
 
-async def test_a_job_whose_action_failed_is_not_committed_in_part(autojump_clock: trio.testing.MockClock) -> None:
+async def test_job_with_a_failed_action_is_not_committed_in_part(autojump_clock: trio.testing.MockClock) -> None:
     """The block went on after the error. Spark knows how many tasks the stage had; or those of its last attempt, which has fewer
     if an executor was lost with what the others had written for it."""
     async with cluster() as world, world.client() as client:
-        await client._ledgers.jobs.begin("log", "job")
+        await client._opened.ledgers.jobs.begin("log", "job")
         await part(client, 0, b"a")
         await part(client, 1)
         for tasks, is_refused in ((3, True), (2, False), (1, False), (None, False)):
@@ -132,7 +132,7 @@ async def test_a_job_whose_action_failed_is_not_committed_in_part(autojump_clock
                 job._check_whole(parts)
 
 
-async def test_a_job_of_spark_connect_is_committed_with_the_parts_that_are_there(
+async def test_spark_connect_job_is_committed_with_its_present_parts(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its sessions have no context that knows how many tasks a stage had; that the action ended well is known all the same."""
@@ -142,7 +142,7 @@ async def test_a_job_of_spark_connect_is_committed_with_the_parts_that_are_there
             raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": name})
 
     async with cluster() as world, world.client() as client:
-        await client._ledgers.jobs.begin("log", "job")
+        await client._opened.ledgers.jobs.begin("log", "job")
         await part(client, 0, b"a")
         job = SparkJob(ConnectSession(), OPTIONS)  # type: ignore[arg-type]
         job._writers = 1
@@ -155,22 +155,22 @@ async def test_a_job_of_spark_connect_is_committed_with_the_parts_that_are_there
 async def test_an_aborted_job_leaves_nothing_and_never_commits(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         ledger_ids = [await part(client, number, b"no") for number in range(3)]
-        assert await client.sweep_log("log", job="job") == ledger_ids
+        assert await client.jobs.sweep("log", job="job") == ledger_ids
         with pytest.raises(LedgerNotFoundError):
             await append_job(client, OPTIONS, BINARY_VALUES, Job("job", (ledger_ids[0] or 0,), None))
         assert await client.ledgers() == []
 
 
-async def test_a_job_that_a_sweep_gave_up_commits_no_part_of_it(
+async def test_job_abandoned_by_a_sweep_commits_no_part(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parts of its first writer are forgotten when those of its second one are registered."""
     monkeypatch.setattr("replog.log.sweeping.PENDING_KEPT_S", 0.0)  # as if the first ones were older
     async with cluster() as world, world.client() as client:
-        await client._ledgers.jobs.begin("log", "job")
+        await client._opened.ledgers.jobs.begin("log", "job")
         await part(client, 0, b"a")
         await part(client, 1, b"b")
-        await client.sweep_log("log", job="job")
+        await client.jobs.sweep("log", job="job")
         assert await registered(client) == ["ended"]
         await part(client, 0, b"c", writer=1, action="8")
         with pytest.raises(JobAbandonedError, match="a sweep gave it up while it ran"):
@@ -180,11 +180,11 @@ async def test_a_job_that_a_sweep_gave_up_commits_no_part_of_it(
 async def test_parts_without_rows_outlive_sweeps_of_others(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         await part(client, 0)
-        assert await client.sweep_log("log") == []
+        assert await client.jobs.sweep("log") == []
         assert await registered(client) == ["part-0-0"]
-        await client.sweep_log("log", grace_s=0)
+        await client.jobs.sweep("log", grace_s=0)
         assert await registered(client) in ([], ["part-0-0"])  # of this very millisecond
-        await client.sweep_log("log", job="job")
+        await client.jobs.sweep("log", job="job")
         assert await registered(client) == []
 
 

@@ -98,7 +98,7 @@ def test_both_ways_mean_the_same(seed: int) -> None:
     fast.validate(full=True)
 
 
-def test_what_arrow_writes_otherwise_is_left_to_the_slow_way() -> None:
+def test_columns_arrow_writes_differently_take_the_slow_way() -> None:
     left = {
         "a float that is no number": arrow.array([1.0, math.nan]),
         "an exponent": arrow.array([decimal.Decimal("1E-10")], arrow.decimal128(20, 10)),
@@ -137,7 +137,7 @@ LEFT = [
 
 
 @pytest.mark.parametrize(("schema", "payloads", "why"), LEFT, ids=[each[2] for each in LEFT])
-def test_what_it_can_not_read_it_leaves(schema: arrow.Schema, payloads: list[bytes], why: str) -> None:
+def test_unreadable_values_are_left_alone(schema: arrow.Schema, payloads: list[bytes], why: str) -> None:
     entries = arrow.array(payloads, arrow.binary())
     assert ColumnReader(schema).batch(entries) is None, why
     reader = JsonReader(schema)
@@ -192,7 +192,7 @@ def batches(column: arrow.Array) -> list[arrow.RecordBatch]:
     return [arrow.RecordBatch.from_arrays([each], names=["s"]) for each in (column, longer.slice(1, len(column)))]
 
 
-def test_texts_without_special_characters_are_not_searched_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_texts_are_not_searched_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replog.spark.json_columns._ESCAPED", None)  # the search would raise
     assert texts_in(arrow.array(["plain", None, "gr\u00fcn", ""])) == ['"plain"', None, '"gr\u00fcn"', '""']
     assert texts_in(arrow.array([None, None], arrow.string())) == [None, None]

@@ -85,7 +85,7 @@ def test_keys_beside_the_rows_of_a_json_log(spark_bookies: Bookies, spark_log: s
         async def append(
             client: replog.Client, log: str = log, payload: bytes = payload, values: ValueSchema = people
         ) -> None:
-            await client.append_ledgers(log, [], transaction=("begin", 1), custom=values.custom())
+            await client.jobs.append_ledgers(log, [], transaction=("begin", 1), custom=values.custom())
             async with client.write_log(log) as writer:
                 await writer.append(payload, key=b"one")
                 await writer.append(None, key=b"one")
@@ -111,7 +111,7 @@ def test_keys_beside_the_rows_of_a_json_log(spark_bookies: Bookies, spark_log: s
         (StructType().add("value", BinaryType()).add("value", BinaryType()), False),
     ],
 )
-def test_columns_that_can_be_written(schema: StructType, is_written: bool) -> None:
+def test_writable_columns_are_accepted(schema: StructType, is_written: bool) -> None:
     if is_written:
         ValueSchema.of_rows(ValueFormat.BINARY, schema)
         return
@@ -119,7 +119,7 @@ def test_columns_that_can_be_written(schema: StructType, is_written: bool) -> No
         ValueSchema.of_rows(ValueFormat.BINARY, schema)
 
 
-def test_rows_that_no_entry_can_be_are_refused() -> None:
+def test_unwritable_rows_are_refused() -> None:
     encoder = ValueEncoder(ValueSchema.of_rows(ValueFormat.BINARY, SCHEMA), "log")
     refused = [
         ({"key": None, "value": None, "headers": None}, "column 'value' is null .row 0 of a batch.*give them a key"),

@@ -17,7 +17,7 @@ TOLD_S = 1.0  # an idle writer has told bookies by then what is confirmed (W5)
 
 async def behind(client: replog.Client, backlog: Backlog, start: Position) -> tuple[int, int, Position]:
     survey = Survey(client, LOG, b"")
-    lag, end = await backlog.behind(survey, await survey.head(), start, client._ledgers.chance.time_ns())
+    lag, end = await backlog.behind(survey, await survey.head(), start, client._opened.ledgers.entropy.time_ns())
     return lag.entries, lag.size_bytes, end
 
 
@@ -52,14 +52,14 @@ async def test_lag_is_the_same_however_it_was_counted(autojump_clock: trio.testi
         assert await behind(other, going, Position(6, 0)) == (0, 0, Position(6, 0))
 
 
-async def test_lag_in_seconds_is_that_of_the_first_entry(autojump_clock: trio.testing.MockClock) -> None:
+async def test_lag_in_seconds_follows_the_first_entry(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client() as client:
         async with client.write_log(LOG) as writer:
             await writer.append(b"first")
             await writer.append(b"second")
         backlog, survey = Backlog(), Survey(client, LOG, b"")
         head = await survey.head()
-        sent_ns = client._ledgers.chance.time_ns()
+        sent_ns = client._opened.ledgers.entropy.time_ns()
         lag, _ = await backlog.behind(survey, head, Position(1, 0), sent_ns + 7_000_000_000)
         assert 7 <= lag.seconds < 8
         assert (await backlog.behind(survey, head, Position(2, 0), sent_ns))[0] == Lag()

@@ -17,7 +17,7 @@ from replog.spark import ReplogDataSource
 from replog.spark.streaming import LogStreamReader
 from replog.spark.values import ValueFormat
 from tests.servers.bookies import Bookies
-from tests.spark.logs import ask
+from tests.spark.logs import ask, wait_for_news
 from tests.spark.queries import ENDING_S, restarted
 from tests.spark.readers import numbers, rows, schema_of_text, stream_reader, wait_for, write
 from tests.spark.test_auto_values import write_people
@@ -83,7 +83,7 @@ def test_a_batch_query_reads_many_logs(metastore: str, spark_log: str) -> None:
         batch(metastore, f"{one},{spark_log}-none")
 
 
-def test_a_task_leaves_out_what_was_trimmed_of_one_log(
+def test_task_leaves_out_the_trimmed_part_of_one_log(
     metastore: str, spark_log: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other logs of the task were partly given out by then: none of their rows comes twice, and none is left out."""
@@ -95,21 +95,21 @@ def test_a_task_leaves_out_what_was_trimmed_of_one_log(
     ask(metastore, lambda client: client.trim_log(names[1], before="9:0"))
     with caplog.at_level(logging.WARNING, "replog.spark"):
         found = places(rows(reader, planned))
-    assert "skipped: up to 8 entries of 8 segments" in caplog.text
+    wait_for_news(caplog, "skipped: up to 8 entries of 8 segments")
     kept = {names[0]: range(1, 13), names[1]: range(9, 13), names[2]: range(1, 13)}
     assert found == [(name, f"{each}:0") for name in names for each in kept[name]]
     with pytest.raises(TrimmedError, match="1:0 was trimmed away"):
         rows(batch(metastore, ",".join(names)), planned)
 
 
-def test_a_stream_finds_logs_that_come_later(metastore: str, spark_log: str) -> None:
+def test_stream_finds_later_logs(metastore: str, spark_log: str) -> None:
     one, other = f"{spark_log}-a", f"{spark_log}-b"
     ask(metastore, lambda client: write(client, one, 1, 3))
     reader = stream(metastore, f"{spark_log}-*", **{"from": "latest"})
     start = reader.initialOffset()
     assert start == {"logs": {one: {"position": "2:0", "deletions": 0}}}
     assert drained(reader, start, ALL) == ([], start)
-    ask(metastore, lambda client: client.append_ledgers(other, [], transaction=("job", 1)))
+    ask(metastore, lambda client: client.jobs.append_ledgers(other, [], transaction=("job", 1)))
     assert reader.latestOffset(start, ALL) == start, "nothing to read: no micro-batch"
     ask(metastore, lambda client: write(client, other, 2, 1))
     (found,), end = drained(reader, start, ALL)
@@ -123,7 +123,7 @@ def test_a_stream_finds_logs_that_come_later(metastore: str, spark_log: str) -> 
     assert drained(stream(metastore, f"{spark_log}-*"), end, ALL) == ([], end)
 
 
-def test_a_new_log_that_is_trimmed_before_it_was_read_is_not_passed_over(metastore: str, spark_log: str) -> None:
+def test_new_log_trimmed_before_it_was_read_is_not_skipped(metastore: str, spark_log: str) -> None:
     ask(metastore, lambda client: write(client, f"{spark_log}-a", 1, 1))
     reader = stream(metastore, f"{spark_log}-*", minRowsPerTrigger="100")
     start = reader.latestOffset(reader.initialOffset(), ALL)
@@ -189,7 +189,7 @@ def test_many_logs_go_on_from_the_checkpoint_of_one(metastore: str, spark_log: s
     assert sorted(drained(reader, middle, ALL)[0][0]) == [(one, "1:3"), (other, "1:0")]
 
 
-def test_available_now_leaves_out_what_comes_later(metastore: str, spark_log: str) -> None:
+def test_available_now_leaves_out_later_entries(metastore: str, spark_log: str) -> None:
     one, other = f"{spark_log}-a", f"{spark_log}-b"
     with blocking.connect(metastore) as client, client.write_log(one) as writer:
         writer.extend(numbers(0, 6))
@@ -209,7 +209,7 @@ def test_available_now_leaves_out_what_comes_later(metastore: str, spark_log: st
                 assert first == [(one, f"1:{each}") for each in range(6)]
 
 
-def test_a_log_that_was_deleted_ends_a_query_or_is_skipped(
+def test_deleted_log_ends_a_query_or_is_skipped(
     metastore: str, spark_log: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, other = f"{spark_log}-a", f"{spark_log}-b"
@@ -230,7 +230,7 @@ def test_a_log_that_was_deleted_ends_a_query_or_is_skipped(
     with caplog.at_level(logging.WARNING, "replog.spark"):
         assert places(rows(skipping, skipping.partitions(start, end))) == [(one, f"1:{each}") for each in range(3)]
         assert skipping.latestOffset(start, ALL)["logs"][other] == start["logs"][other]
-    assert caplog.text.count("skipped: what") == 2
+    wait_for_news(caplog, "skipped: what", times=2)
     ask(metastore, lambda client: write(client, other, 1, 3))
     with pytest.raises(TrimmedError, match="it was deleted and created again"):
         skipping.latestOffset(start, ALL)

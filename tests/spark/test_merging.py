@@ -59,7 +59,7 @@ def test_many_empty_entries_are_not_small() -> None:
     assert few.all_within(48 * 1000) == (b"",) * 1000
 
 
-def test_an_error_amid_a_small_output_writes_nothing() -> None:
+def test_error_during_a_small_output_writes_nothing() -> None:
     """It needs no metastore for that: there is none here."""
 
     def failing() -> Iterator[arrow.RecordBatch]:
@@ -86,7 +86,7 @@ async def test_the_ledger_of_the_driver_has_the_password(tmp_path: Path) -> None
     (tmp_path / "password").write_text("secret\n")
     options = SparkOptions(metastore="zookeeper:x", log="log", password_file=str(tmp_path / "password"))
     async with cluster(bookies=1) as made, made.client(quorum=ONE) as client:
-        await client._ledgers.jobs.begin("log", "job")
+        await client._opened.ledgers.jobs.begin("log", "job")
         assert await append_job(client, options, BINARY_VALUES, merged(b"a", b"b"))
         [ledger_id] = await client.ledgers()
         with pytest.raises(UnauthorizedError):
@@ -95,29 +95,29 @@ async def test_the_ledger_of_the_driver_has_the_password(tmp_path: Path) -> None
             assert reader.last_add_confirmed == 1
 
 
-async def test_a_job_that_was_given_up_comes_in_no_more() -> None:
+async def test_abandoned_job_is_not_merged() -> None:
     """Its tasks have made no ledger that could be marked. The commit, of a driver that was thought dead, comes afterwards."""
     async with cluster(bookies=1) as made, made.client(quorum=ONE) as client:
-        await client._ledgers.jobs.begin("log", "job")
-        assert await client.sweep_log("log", job="job") == []
+        await client._opened.ledgers.jobs.begin("log", "job")
+        assert await client.jobs.sweep("log", job="job") == []
         with pytest.raises(JobAbandonedError, match="it has ended"):
             await append_job(client, OPTIONS, BINARY_VALUES, merged(b"row"))
         with pytest.raises(LogNotFoundError):
             await client.log_segments("log")
-        assert len(await client.sweep_log("log", job="job")) == 1
+        assert len(await client.jobs.sweep("log", job="job")) == 1
         assert await client.ledgers() == []
 
 
 async def test_a_job_is_given_up_while_it_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit has written its ledger, and has seen that the job is still there."""
     async with cluster(bookies=1) as made, made.client(quorum=ONE) as client, made.client(quorum=ONE) as other:
-        jobs = client._ledgers.jobs
+        jobs = client._opened.ledgers.jobs
         await jobs.begin("log", "job")
         look = jobs.has_begun
 
         async def look_in_time(log: str, job: str) -> bool:
             has_begun = await look(log, job)
-            await other.sweep_log("log", job="job")
+            await other.jobs.sweep("log", job="job")
             return has_begun
 
         monkeypatch.setattr(jobs, "has_begun", look_in_time)
@@ -129,8 +129,8 @@ async def test_a_job_is_given_up_while_it_is_committed(monkeypatch: pytest.Monke
 async def test_a_job_is_committed_while_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who gives it up has listed its ledgers, and there were none: the commit must not write one now and succeed."""
     async with cluster(bookies=1) as made, made.client(quorum=ONE) as client, made.client(quorum=ONE) as other:
-        await client._ledgers.jobs.begin("log", "job")
-        list_ledgers = other._ledgers.jobs.job
+        await client._opened.ledgers.jobs.begin("log", "job")
+        list_ledgers = other._opened.ledgers.jobs.job
 
         async def list_and_wait(key: str) -> RegisteredJob:
             found = await list_ledgers(key)
@@ -138,8 +138,8 @@ async def test_a_job_is_committed_while_it_is_given_up(monkeypatch: pytest.Monke
                 await append_job(client, OPTIONS, BINARY_VALUES, merged(b"row"))
             return found
 
-        monkeypatch.setattr(other._ledgers.jobs, "job", list_and_wait)
-        assert await other.sweep_log("log", job="job") == []
+        monkeypatch.setattr(other._opened.ledgers.jobs, "job", list_and_wait)
+        assert await other.jobs.sweep("log", job="job") == []
         with pytest.raises(LogNotFoundError):
             await client.log_segments("log")
 
@@ -158,14 +158,14 @@ async def test_rows_are_there_once_after_an_outage(
         began_s = float("inf")
         metastore = FaultyMetastore(made.metastore.inner, choose)
         async with made.client(quorum=ONE, metastore=metastore) as client:
-            await client._ledgers.jobs.begin("log", "job")
+            await client._opened.ledgers.jobs.begin("log", "job")
             began_s = trio.current_time()
             assert await append_job(client, OPTIONS, BINARY_VALUES, merged(b"a", b"b", transaction=transaction))
             assert await read_log(client) == [b"a", b"b"]
             await trio.sleep(600)
-            await client.sweep_log("log")
+            await client.jobs.sweep("log")
             assert await client.ledgers() == [each.ledger_id for each in await client.log_segments("log")]
-            assert await client._ledgers.records.metastore.children(job_key_path("log", "job")) == []
+            assert await client._opened.ledgers.records.metastore.children(job_key_path("log", "job")) == []
 
 
 def test_a_job_without_rows_leaves_nothing(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_job_without_rows_leaves_nothing(tmp_path: Path) -> None:
     keys: list[list[str]] = []
 
     async def look(client: replog.Client) -> None:
-        keys.append(await client._ledgers.jobs.keys("log"))
+        keys.append(await client._opened.ledgers.jobs.keys("log"))
 
     for end in ("commit", "abort"):
         writer = JobWriter(options, ROWS)

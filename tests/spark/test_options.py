@@ -47,8 +47,7 @@ def test_all_faults_are_reported_at_once() -> None:
         "values": "xml",
         "quorum": "3,2",
         "txnVersion": "-1",
-        "commitTimeoutS": "0",
-        "sweepGraceS": "soon",
+        "mergeBytes": "soon",
     }
     with pytest.raises(ConfigError) as caught:
         SparkOptions.parse(wrong)
@@ -59,8 +58,7 @@ def test_all_faults_are_reported_at_once() -> None:
         "values: 'xml' is none of binary, arrow, json",
         "quorum: '3,2' is written ENSEMBLE,WRITE,ACK",
         "txn_version: -1",
-        "commit_timeout_s: 0.0",
-        "sweep_grace_s: 'soon'",
+        "merge_bytes: 'soon'",
     ):
         assert part in str(caught.value)
 
@@ -105,10 +103,10 @@ def test_the_password_is_in_a_file_or_the_environment(tmp_path: Path, monkeypatc
 def test_options_of_the_client_are_in_a_file_and_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "replog.toml").write_text("[client]\nread_timeout_s = 2\nadd_timeout_s = 3\n")
+    (tmp_path / "replog.toml").write_text("[client]\ntakeover_timeout_s = 2\nadd_timeout_s = 3\n")
     monkeypatch.setenv("REPLOG_CLIENT_ADD_TIMEOUT_S", "4")
     options = SparkOptions.parse({**NEEDED, "configFile": str(tmp_path / "replog.toml")})
-    assert options.client_options() == ClientOptions(read_timeout_s=2.0, add_timeout_s=4.0)
+    assert options.client_options() == ClientOptions(takeover_timeout_s=2.0, add_timeout_s=4.0)
 
 
 def test_a_misspelt_directory_is_not_made(tmp_path: Path) -> None:
@@ -122,7 +120,7 @@ def test_a_misspelt_directory_is_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "misspelt").exists()
 
 
-def test_spark_finds_the_format_by_a_module_that_imports_nothing() -> None:
+def test_spark_finds_the_format_in_a_module_without_imports() -> None:
     script = (
         "import sys, pyspark_replog; assert not {'pyspark', 'replog', 'trio'} & set(sys.modules); "
         "from replog.spark import ReplogDataSource; assert pyspark_replog.DefaultSource is ReplogDataSource; "

@@ -119,7 +119,7 @@ def test_rows_of_a_dataframe_are_bytes_or_made_so(
     assert written(client, f"{spark_log}-json-0", b"of the file")[3] == b'{"id": 3, "twice": 6}'
 
 
-def test_a_row_that_is_not_bytes_is_refused_with_advice() -> None:
+def test_row_of_another_type_is_refused_with_advice() -> None:
     from pyspark.sql import Row
 
     assert [bytes_of(row) for row in (b"a", bytearray(b"b"), Row(value=b"c"), Row(value=bytearray()))] == [
@@ -133,14 +133,14 @@ def test_a_row_that_is_not_bytes_is_refused_with_advice() -> None:
             bytes_of(row)
     with pytest.raises(TypeError, match="an entry must be bytes, not str"):
         next(chunks_of(iter(["a"])))  # type: ignore[list-item]
-    with pytest.raises(replog.PayloadTooLargeError):
+    with pytest.raises(replog.errors.PayloadTooLargeError):
         next(chunks_of(iter([bytes(17 << 20)])))
     chunks = list(chunks_of(iter([b"x" * 100_000] * 7 + [b""] * 1001)))
     assert [len(chunk) for chunk in chunks] == [3, 3, 1000, 2]
 
 
 @pytest.mark.needs_spark
-def test_a_failing_task_is_repeated_behind_what_it_had_written(
+def test_failing_task_resumes_behind_its_written_rows(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str, client: replog.blocking.Client
 ) -> None:
     def fail() -> None:
@@ -174,7 +174,7 @@ def test_the_partition_of_a_killed_worker_is_written_again(
 
 
 @pytest.mark.needs_spark
-def test_a_zombie_is_fenced_by_whoever_writes_its_partition_next(
+def test_zombie_is_fenced_by_the_next_writer_of_its_partition(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str, client: replog.blocking.Client
 ) -> None:
     metastore, name = spark_bookies.metastore, f"{spark_log}-0"
@@ -266,7 +266,9 @@ def test_impossible_arguments_raise_before_any_task(tmp_path: Path) -> None:
 async def test_a_late_attempt_leaves_the_log_to_its_successor(tmp_path: Path) -> None:
     async with replog.embed(tmp_path) as client:
         await _check_turn(client, "log", _PartitionAttempt("job", 3, 1))
-        async with client.write_log("log", custom=_PartitionAttempt("job", 3, 7).custom()) as log:
+        async with client.write_log(
+            "log", options=replog.LogOptions(custom=_PartitionAttempt("job", 3, 7).custom())
+        ) as log:
             await log.append(b"of attempt 7")
         with pytest.raises(replog.FencedError, match="attempt 7 at partition 3 has begun"):
             await _check_turn(client, "log", _PartitionAttempt("job", 3, 6))

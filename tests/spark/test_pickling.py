@@ -31,7 +31,7 @@ async def test_clients_of_asyncio_are_not_pickled(tmp_path: Path) -> None:
     await trio.to_thread.run_sync(asyncio.run, main())
 
 
-def test_closure_that_captures_a_log_is_refused_by_spark(tmp_path: Path) -> None:
+def test_closure_capturing_a_log_is_refused_by_spark(tmp_path: Path) -> None:
     serializers = pytest.importorskip("pyspark.serializers")
     with replog.blocking.embed(tmp_path / "wal") as client, client.write_log("log") as log:
 

@@ -31,10 +31,8 @@ def test_positions_times_and_words() -> None:
 
 
 def test_sizes_and_spellings() -> None:
-    options = ReadOptions.parse(
-        {**NEEDED, "partitionBytes": "64MiB", "maxRowsPerTrigger": "10", "pushFilters": "true", "from": "1:0"}
-    )
-    assert (options.partition_bytes, options.max_rows_per_trigger, options.push_filters) == (64 << 20, 10, True)
+    options = ReadOptions.parse({**NEEDED, "partitionBytes": "64MiB", "maxRowsPerTrigger": "10", "from": "1:0"})
+    assert (options.partition_bytes, options.max_rows_per_trigger) == (64 << 20, 10)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +80,8 @@ def test_options_for_streams_only_are_refused(option: dict[str, str]) -> None:
         options.check_batch()
 
 
-@pytest.mark.parametrize("option", [{"to": "1:0"}, {"pushFilters": "true"}])
-def test_options_for_batch_queries_only_are_refused(option: dict[str, str]) -> None:
-    options = ReadOptions.parse({**NEEDED, **option})
+def test_options_for_batch_queries_only_are_refused() -> None:
+    options = ReadOptions.parse({**NEEDED, "to": "1:0"})
     options.check_batch()
     with pytest.raises(ConfigError, match=r"is for spark\.read"):
         options.check_stream()

@@ -83,9 +83,11 @@ def test_ranges_of_positions_tile_the_log(metastore: str, written: str) -> None:
     assert values(batch_reader(metastore, written, **{"to": "1:1"})) == whole[:1]
 
 
-def test_filters_on_positions_read_only_these(metastore: str, written: str) -> None:
+def test_filters_on_positions_read_only_these(metastore: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replog.spark.rows.is_pushing_filters", lambda: True)
+
     def read(*filters: Filter) -> list[dict[str, Any]]:
-        reader = batch_reader(metastore, written, pushFilters="true", partitionBytes="1KiB")
+        reader = batch_reader(metastore, written, partitionBytes="1KiB")
         assert isinstance(reader, FilteringReader)
         assert list(reader.pushFilters(list(filters))) == list(filters), "Spark evaluates all of them again"
         return rows(reader)
@@ -126,7 +128,7 @@ def test_ranges_of_times_tile_the_log(metastore: str, spark_log: str) -> None:
         assert after
 
 
-def test_ledgers_that_can_have_nothing_of_that_time_are_not_read(metastore: str, written: str) -> None:
+def test_ledgers_outside_the_time_range_are_not_read(metastore: str, written: str) -> None:
     minute_ms = 60_000
     noon = datetime.datetime(2026, 11, 20, 12, tzinfo=datetime.UTC)
     noon_ms = int(noon.timestamp()) * 1000
@@ -221,7 +223,7 @@ def test_a_trim_after_planning_raises(metastore: str, written: str) -> None:
         batch_reader(metastore, written, **{"from": "1:5"}).partitions()
 
 
-def test_a_trim_amid_planning_does_not_matter(metastore: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trim_during_planning_does_not_matter(metastore: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for what there is gets what there is; who asks for a position is told."""
     old = ask(metastore, lambda client: client.log_metadata(written))
     heads: list[replog.LogMetadata] = []
@@ -252,13 +254,13 @@ def test_a_plan_leaves_the_garbage_collector_on(metastore: str, written: str) ->
 
 def test_a_log_without_segments(metastore: str, spark_log: str) -> None:
     """A job without rows may have begun it."""
-    ask(metastore, lambda client: client.append_ledgers(spark_log, [], transaction=("job", 1)))
+    ask(metastore, lambda client: client.jobs.append_ledgers(spark_log, [], transaction=("job", 1)))
     assert values(batch_reader(metastore, spark_log)) == []
     ask(metastore, lambda client: write(client, spark_log, 1, 10))
     assert values(batch_reader(metastore, spark_log)) == numbers(0, 10)
 
 
-def test_only_the_columns_that_are_asked_for_are_made(metastore: str, written: str) -> None:
+def test_only_requested_columns_are_made(metastore: str, written: str) -> None:
     def columns(schema: str) -> dict[str, Any]:
         return rows(batch_reader(metastore, written, schema, **{"from": "2:0", "to": "2:1"}))[0]
 
@@ -275,7 +277,7 @@ def test_only_the_columns_that_are_asked_for_are_made(metastore: str, written: s
             columns(wrong)
 
 
-def test_a_reader_that_is_left_early_leaves_nothing(metastore: str, written: str) -> None:
+def test_early_left_reader_leaves_nothing(metastore: str, written: str) -> None:
     reader = batch_reader(metastore, written)
     with ExitStack() as stack:
         read = reader.read(reader.partitions()[0])
@@ -354,12 +356,9 @@ def test_rows_of_any_schema_come_back(spark: SparkSession, metastore: str, spark
     )  # entries as they are, of many rows each
 
 
-def test_filters_narrow_what_is_read(spark: SparkSession, metastore: str, written: str) -> None:
-    frame = reading(spark, metastore, written, pushFilters="true")
-    assert "spark.sql.python.filterPushdown.enabled" in failing(lambda: frame)
+def test_filters_narrow_the_read_ranges(spark: SparkSession, metastore: str, written: str) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        # By default: a session that pushes filters has them narrow what is read.
         frame = reading(spark, metastore, written, partitionBytes="16000")
         assert frame.rdd.getNumPartitions() == SEGMENTS
         part = frame.where("segment >= 2 and segment < 3 and entry > 1990")
@@ -368,8 +367,6 @@ def test_filters_narrow_what_is_read(spark: SparkSession, metastore: str, writte
         (row,) = frame.where("position = '3:17'").collect()
         assert bytes(row.value) == numbers(2 * PER_SEGMENT + 17, 1)[0]
         assert frame.where(frame.timestamp == row.timestamp).where("segment = 3").count() >= 1
-        whole = reading(spark, metastore, written, pushFilters="false", partitionBytes="16000").where("segment = 2")
-        assert (whole.rdd.getNumPartitions(), whole.count()) == (SEGMENTS, PER_SEGMENT)
         future = frame.where(frame.timestamp > datetime.datetime.now() + datetime.timedelta(hours=2))
         assert future.collect() == []
     finally:
@@ -379,7 +376,7 @@ def test_filters_narrow_what_is_read(spark: SparkSession, metastore: str, writte
     )
 
 
-def test_a_task_that_is_killed_is_tried_again(spark: SparkSession, metastore: str, written: str) -> None:
+def test_killed_task_is_tried_again(spark: SparkSession, metastore: str, written: str) -> None:
     from tests.spark.faulty_reading import KilledOnceSource
 
     spark.dataSource.register(KilledOnceSource)

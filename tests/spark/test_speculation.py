@@ -102,7 +102,7 @@ def test_the_ledger_of_a_slower_attempt_goes_with_the_commit(finished: Path, spa
     assert unlisted(spark_bookies, log_of(slow.DONE_BEFORE_COMMIT)) == {}
 
 
-def test_an_attempt_that_writes_on_after_the_commit_fails(finished: Path, spark_bookies: Bookies) -> None:
+def test_attempt_fails_when_it_writes_after_the_commit(finished: Path, spark_bookies: Bookies) -> None:
     """The commit fenced and deleted its ledger."""
     told = lost(finished, slow.AMID_COMMIT)
     check_winner_is_another(spark_bookies, slow.AMID_COMMIT, told["attempt"])
@@ -133,7 +133,7 @@ def test_a_killed_executor_costs_no_row(finished: Path, spark_bookies: Bookies) 
     deadline_s = time.monotonic() + SWEEPING_S
     while unlisted(spark_bookies, log):
         assert time.monotonic() < deadline_s, "there is always something left to sweep"
-        ask(spark_bookies.metastore, lambda client: client.sweep_log(log))
+        ask(spark_bookies.metastore, lambda client: client.jobs.sweep(log))
     assert rows_of(spark_bookies.metastore, log) == expected()
 
 

@@ -88,7 +88,7 @@ class Writing:
                 self.written += payloads
                 ledger_ids.append(writer.ledger_id)
         patience_s = self._chance.choice([0.0, 60.0])
-        self._client.append_ledgers(self._log, ledger_ids, job=job, patience_s=patience_s)
+        self._client.jobs.append_ledgers(self._log, ledger_ids, job=job, patience_s=patience_s)
         if not patience_s:  # it asks no leader, and deposes it (L10)
             deposed, leaders = self._leader, self._leaders
             self._leader, self._leaders = None, ExitStack()

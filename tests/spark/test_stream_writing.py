@@ -54,7 +54,7 @@ def test_a_batch_is_there_once_though_the_query_dies(
     assert [transaction.number for transaction in metadata.transactions] == [2]  # one for each query
 
 
-def test_a_batch_whose_commit_failed_is_written_by_the_next_try(
+def test_batch_with_a_failed_commit_is_written_by_the_next_try(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str, tmp_path: Path
 ) -> None:
     """What the abort gave up is that try's alone."""
@@ -120,7 +120,7 @@ def test_a_killed_driver_is_followed_by_another_one(
 
 
 @pytest.mark.long(is_sampled=False)
-def test_modes_that_a_log_does_not_have_are_refused(
+def test_unsupported_modes_are_refused(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str, tmp_path: Path
 ) -> None:
     """Update by Spark, complete by the format; what they are for is written from foreachBatch, each batch once."""

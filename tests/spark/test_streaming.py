@@ -188,7 +188,7 @@ def test_a_trim_of_unread_entries_raises_of_read_ones_not(metastore: str, spark_
 
 
 @pytest.mark.parametrize("on_trimmed", ["fail", "skip"])
-def test_stream_goes_on_when_it_has_read_all_that_was_trimmed(metastore: str, spark_log: str, on_trimmed: str) -> None:
+def test_stream_continues_when_it_read_all_before_the_trim(metastore: str, spark_log: str, on_trimmed: str) -> None:
     """Its checkpoint is behind the last entry of a ledger that was open then."""
     ask(metastore, lambda client: write(client, spark_log, 1, 10))
     reader = stream_reader(metastore, spark_log, onTrimmed=on_trimmed)
@@ -202,7 +202,7 @@ def test_stream_goes_on_when_it_has_read_all_that_was_trimmed(metastore: str, sp
     assert (position(begun), "lost" in begun) == ("2:0", False)
 
 
-def test_a_log_that_was_created_again_is_another_one(metastore: str, spark_log: str) -> None:
+def test_recreated_log_is_another_one(metastore: str, spark_log: str) -> None:
     ask(metastore, lambda client: write(client, spark_log, 1, 10))
     reader = stream_reader(metastore, spark_log)
     start = reader.initialOffset()
@@ -219,7 +219,7 @@ def test_a_log_that_was_created_again_is_another_one(metastore: str, spark_log: 
 
 def test_a_log_without_segments(metastore: str, spark_log: str) -> None:
     """A job without rows may have begun it."""
-    ask(metastore, lambda client: client.append_ledgers(spark_log, [], transaction=("job", 1)))
+    ask(metastore, lambda client: client.jobs.append_ledgers(spark_log, [], transaction=("job", 1)))
     reader = stream_reader(metastore, spark_log)
     start = stored(reader.initialOffset())
     assert position(start) == "1:0"
@@ -306,7 +306,7 @@ def test_progress_says_how_far_the_query_is_behind(metastore: str, spark_log: st
     assert found["lag"] == {"entries": 0, "bytes": 0, "seconds": 0.0}
 
 
-def test_a_micro_batch_waits_for_rows_and_not_for_ever(metastore: str, spark_log: str) -> None:
+def test_micro_batch_waits_for_rows_only_for_a_time(metastore: str, spark_log: str) -> None:
     ask(metastore, lambda client: write(client, spark_log, 1, 10))
     options = {"minRowsPerTrigger": "12", "maxTriggerDelayS": "600"}
     reader = stream_reader(metastore, spark_log, **options)
@@ -401,9 +401,7 @@ class Sink:
 
 
 @pytest.mark.long
-def test_a_query_that_failed_is_begun_again(
-    spark: SparkSession, metastore: str, spark_log: str, tmp_path: Path
-) -> None:
+def test_failed_query_is_begun_again(spark: SparkSession, metastore: str, spark_log: str, tmp_path: Path) -> None:
     ask(metastore, lambda client: write(client, spark_log, 2, 100))
     sink = Sink(spark, metastore, spark_log, tmp_path, maxRowsPerTrigger="150")
     assert "injected" in failing(lambda: sink.run(fails_at="2:70"))

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from replog.errors import ConfigError, TrimmedError
 from replog.spark.read_options import ReadOptions
 from tests.servers.bookies import Bookies
-from tests.spark.logs import ask
+from tests.spark.logs import ask, wait_for_news
 from tests.spark.readers import batch_reader, numbers, stream_reader, values, write
 
 pytestmark = pytest.mark.needs_spark
@@ -33,10 +33,10 @@ def test_a_stream_goes_on_at_the_first_record(
 
     with caplog.at_level(logging.WARNING, "replog.spark"):
         assert values(reader, planned) == numbers(20, 5), "a task whose entries are gone"
-        assert "skipped: up to 20 entries of 2 segments" in caplog.text
+        wait_for_news(caplog, "skipped: up to 20 entries of 2 segments")
         assert reader.partitions(start, middle) == [], "a micro-batch that is repeated, and all of it is gone"
         assert values(reader, reader.partitions(middle, last)) == numbers(20, 5)
-        assert "what lay from 2:5 to 3:0 was trimmed away unread" in caplog.text
+        wait_for_news(caplog, "what lay from 2:5 to 3:0 was trimmed away unread")
     for limit, reached in ((ALL, "4:0"), (ReadMaxRows(5), "3:5"), (ReadMaxBytes(16), "3:2")):
         end = reader.latestOffset(middle, limit)
         assert (end["position"], end["lost"]) == (reached, "2:5 to 3:0")
@@ -59,12 +59,12 @@ def test_a_batch_goes_on_at_the_first_record(
     begins = {"from": "1:5"}
     with caplog.at_level(logging.WARNING, "replog.spark"):
         assert values(batch_reader(metastore, spark_log, onTrimmed="skip", **begins)) == numbers(10, 20)
-    assert f"{spark_log!r}: what lay from 1:5 to 2:0 was trimmed away unread" in caplog.text
+    wait_for_news(caplog, f"{spark_log!r}: what lay from 1:5 to 2:0 was trimmed away unread")
     assert values(batch_reader(metastore, spark_log, onTrimmed="skip", to="1:7", **begins)) == []
     with pytest.raises(TrimmedError, match=r'option\("on_trimmed", "skip"\)'):
         batch_reader(metastore, spark_log, **begins).partitions()
 
 
-def test_what_else_it_may_be_is_refused() -> None:
+def test_unknown_choice_is_refused() -> None:
     with pytest.raises(ConfigError, match="on_trimmed: 'ignore' is neither fail nor skip"):
         ReadOptions.parse({"metastore": "zookeeper://zk1/prod", "log": "orders", "onTrimmed": "ignore"})

@@ -289,7 +289,7 @@ def test_batches_of_other_columns_are_refused(value_format: ValueFormat) -> None
             payloads_of(encoder, arrow.RecordBatch.from_pydict(columns))
 
 
-def test_a_timestamp_that_json_cannot_say_names_its_column() -> None:
+def test_unrepresentable_timestamp_names_its_column() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, StructType().add("when", TimestampType()))
     batch = batch_of(value_schema, [{"when": 2**62}])
     with pytest.raises(SchemaMismatchError, match="column 'when'"):
@@ -324,7 +324,7 @@ def test_a_timestamp_that_json_cannot_say_names_its_column() -> None:
         ("row", {"row": {"x": ""}}),
     ],
 )
-def test_json_that_does_not_fit_names_entry_and_column(column: str, payload: dict[str, Any]) -> None:
+def test_unfitting_json_names_entry_and_column(column: str, payload: dict[str, Any]) -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
     with pytest.raises(SchemaMismatchError, match=rf"column '{column}' of position 7:1") as caught:
         decoded_at_1 = ValueDecoder(value_schema)
@@ -334,7 +334,7 @@ def test_json_that_does_not_fit_names_entry_and_column(column: str, payload: dic
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000])
-def test_an_entry_that_is_not_a_json_object_is_named(payload: bytes) -> None:
+def test_entry_is_named_when_it_is_not_a_json_object(payload: bytes) -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
     with pytest.raises(SchemaMismatchError, match=r"position 7:1 is not (a )?JSON"):
         decoded(value_schema, [b"{}", payload])
@@ -368,7 +368,7 @@ def test_the_schema_is_in_the_logs_metadata() -> None:
     assert pickle.loads(pickle.dumps(found)).arrow_schema == value_schema.arrow_schema
 
 
-def test_a_log_that_says_nothing_is_binary() -> None:
+def test_log_without_metadata_is_binary() -> None:
     plain = LogMetadata("log", segments=(Segment(1, 1),), next_segment_number=2)
     binary = ValueSchema.of_rows(ValueFormat.BINARY, StructType().add("value", BinaryType()))
     assert ValueSchema.of_log(plain) == binary
@@ -492,7 +492,7 @@ def test_formats_are_not_mixed_and_an_empty_log_takes_any() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("binary", "json"), ("json", "binary"), ("arrow", "json")])
-async def test_jobs_that_begin_a_log_at_the_same_time_agree_too(first: str, second: str, tmp_path: Path) -> None:
+async def test_jobs_beginning_a_log_at_the_same_time_agree_too(first: str, second: str, tmp_path: Path) -> None:
     """Each has looked before, and found no log; the log's record is what decides."""
     schema = StructType().add("value", BinaryType())
     wanted = [ValueSchema.of_rows(ValueFormat(each), schema) for each in (first, second)]
@@ -501,9 +501,9 @@ async def test_jobs_that_begin_a_log_at_the_same_time_agree_too(first: str, seco
         for _ in wanted:
             async with client.create_ledger(custom={"log": "log", "job": "job"}) as writer:
                 ledger_ids.append(writer.ledger_id)
-        await client.append_ledgers("log", ledger_ids[:1], custom=wanted[0].custom())
+        await client.jobs.append_ledgers("log", ledger_ids[:1], custom=wanted[0].custom())
         with pytest.raises(CustomMismatchError, match=FORMAT_KEY):
-            await client.append_ledgers("log", ledger_ids[1:], custom=wanted[1].custom())
+            await client.jobs.append_ledgers("log", ledger_ids[1:], custom=wanted[1].custom())
         metadata = await client.log_metadata("log")
         assert [each.ledger_id for each in metadata.segments] == ledger_ids[:1]
         assert ValueSchema.of_log(metadata) == wanted[0]
@@ -521,6 +521,6 @@ async def test_jobs_that_begin_a_log_at_the_same_time_agree_too(first: str, seco
         {FORMAT_KEY: "json", SCHEMA_KEY: StructType().add("a", CalendarIntervalType()).json()},
     ],
 )
-def test_metadata_that_this_replog_cannot_read_is_refused(custom: dict[str, str]) -> None:
+def test_metadata_of_unknown_form_is_refused(custom: dict[str, str]) -> None:
     with pytest.raises(SchemaMismatchError, match="can't be read"):
         ValueSchema.of_log(LogMetadata("log", custom=custom))

@@ -88,7 +88,7 @@ def test_small_outputs_of_tasks_become_one_ledger(spark: SparkSession, spark_boo
     assert len(ledgers_of(spark_bookies.metastore, spark_log)) == 1
 
 
-def test_an_attempt_that_failed_leaves_nothing(spark: SparkSession, spark_bookies: Bookies, spark_log: str) -> None:
+def test_failed_attempt_leaves_nothing(spark: SparkSession, spark_bookies: Bookies, spark_log: str) -> None:
     """It had closed its ledger, and its rows are there once: those of the attempt that Spark took."""
     from tests.spark.faulty import FIRST_ATTEMPT_FAILS
 
@@ -106,9 +106,7 @@ def test_a_killed_worker_leaves_nothing(spark: SparkSession, spark_bookies: Book
     check_nothing_is_left(spark_bookies, spark_log)
 
 
-def test_a_job_that_fails_leaves_no_row_and_no_ledger(
-    spark: SparkSession, spark_bookies: Bookies, spark_log: str
-) -> None:
+def test_failing_job_leaves_no_row_and_no_ledger(spark: SparkSession, spark_bookies: Bookies, spark_log: str) -> None:
     """The other partitions were complete. What had been in the log before stays."""
     from tests.spark.faulty import EVERY_ATTEMPT_FAILS
 
@@ -118,7 +116,7 @@ def test_a_job_that_fails_leaves_no_row_and_no_ledger(
     check_nothing_is_left(spark_bookies, spark_log)
 
 
-def test_a_commit_that_fails_leaves_no_row_and_no_ledger(
+def test_failing_commit_leaves_no_row_and_no_ledger(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str
 ) -> None:
     """The log does not even exist yet."""
@@ -129,9 +127,7 @@ def test_a_commit_that_fails_leaves_no_row_and_no_ledger(
     assert ledgers_of(spark_bookies.metastore, spark_log) == {}
 
 
-def test_an_abort_deletes_nothing_that_was_committed_after_all(
-    spark: SparkSession, spark_bookies: Bookies, spark_log: str
-) -> None:
+def test_abort_deletes_nothing_committed_after_all(spark: SparkSession, spark_bookies: Bookies, spark_log: str) -> None:
     """The commit's answer was lost, and Spark calls `abort` with all messages. Running the job again with its `txnId` changes
     nothing; a later version of it is new."""
     from tests.spark.faulty import ANSWER_LOST

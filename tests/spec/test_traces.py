@@ -24,7 +24,7 @@ def fetched_checker() -> None:
         pytest.skip(str(error))
 
 
-def test_trace_names_what_writer_recovery_and_bookies_did() -> None:
+def test_trace_names_actions_of_writer_recovery_and_bookies() -> None:
     traces = record(range(6), scenario="ledger")
     kinds = {event[0] for named in traces for event in named.trace.events}
     assert {"send", "stored", "confirmed", "fences", "heard fence", "finds end", "wrote"} <= kinds
@@ -37,7 +37,7 @@ def test_recording_changes_nothing_for_the_code() -> None:
     assert [each.trace for each in record(range(1))] == before
 
 
-def test_mutant_ends_its_record_at_the_seed_that_shows_it() -> None:
+def test_mutant_ends_its_record_at_the_revealing_seed() -> None:
     [first, *_] = record_mutant(mutant_named("confirmed-out-of-order"), 20)
     assert first.violation
 

@@ -29,7 +29,7 @@ def outcomes(disk: MemoryDisk, look: Callable[[MemoryDisk], object]) -> set[obje
     return {look(disk.after_power_loss(random.Random(seed))) for seed in range(800)}
 
 
-def test_what_was_synced_with_its_name_survives() -> None:
+def test_file_survives_when_it_was_synced_with_its_name() -> None:
     disk = made()
     write(disk, "/a/one", b"x" * 3000, sync=True)
     disk.sync_directory("/a")
@@ -62,7 +62,7 @@ def test_pages_dropped_from_the_cache_are_read_from_disk() -> None:
     assert disk.pread_cached(fd, 9, 0) == b"y" + b"x" * 8
 
 
-def test_what_a_failed_sync_left_is_gone_when_it_is_dropped() -> None:
+def test_data_of_a_failed_sync_is_gone_after_a_drop() -> None:
     def fault(operation: str, path: str) -> None:
         if operation == "fdatasync":
             raise OSError(errno.EIO, "injected", path)

@@ -26,7 +26,7 @@ def faulty() -> FaultyMetastore:
     return FaultyMetastore(MemoryMetastore())
 
 
-async def test_without_faults_it_passes_the_exam(request: pytest.FixtureRequest) -> None:
+async def test_without_faults_it_passes_the_conformance_suite(request: pytest.FixtureRequest) -> None:
     name = request.node.nodeid
 
     @asynccontextmanager
@@ -123,7 +123,7 @@ async def test_faults_wait_for_their_operation_and_key(faulty: FaultyMetastore) 
     ]
 
 
-async def test_a_chooser_decides_what_is_not_planned() -> None:
+async def test_chooser_decides_everything_outside_the_plan() -> None:
     faulty = FaultyMetastore(MemoryMetastore(), lambda operation, key: Fault.UNAVAILABLE if key == "b" else None)
     await faulty.create("a", b"")
     with pytest.raises(MetastoreError):
@@ -169,7 +169,7 @@ async def test_reads_of_many_keys_fail_too(faulty: FaultyMetastore) -> None:
         assert await read("a") == {}
 
 
-async def test_the_lease_is_that_of_the_store() -> None:
+async def test_lease_is_the_stores() -> None:
     inner = MemoryMetastore()
     inner.lease_s = 3.5
     assert FaultyMetastore(inner).lease_s == 3.5

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from replog.protocol.model import Position
-from replog.testing import History, judge, read_histories
+from replog.testing import History, check_history, read_histories
 from replog.testing.history import RULES, Event, HistoryError, latencies_s, quantile
 from tests.forks import Forked
 
@@ -74,15 +74,15 @@ def good() -> tuple[Story, Final]:
 
 def test_a_good_history_passes() -> None:
     story, final = good()
-    assert judge(story.events, final) == []
+    assert check_history(story.events, final) == []
 
 
-def test_a_late_reader_and_one_that_has_not_seen_all_pass() -> None:
+def test_late_or_partial_reader_passes() -> None:
     story, final = good()
     story.read("late", ("2:0", "d"), after="1:1")
     story.read("short", ("1:0", "a"))
     story.read("not yet")
-    assert judge(story.events, final) == []
+    assert check_history(story.events, final) == []
 
 
 def test_entries_in_flight_at_a_takeover_may_be_confirmed_late() -> None:
@@ -93,7 +93,7 @@ def test_entries_in_flight_at_a_takeover_may_be_confirmed_late() -> None:
     story.serve("two", 2)
     story.append("two", "b", "2:0")
     story.confirm("one", call, "1:0")
-    assert judge(story.events, [(at("1:0"), "a"), (at("2:0"), "b")]) == []
+    assert check_history(story.events, [(at("1:0"), "a"), (at("2:0"), "b")]) == []
 
 
 def lost(story: Story, final: Final) -> None:
@@ -229,20 +229,20 @@ BROKEN: list[tuple[str, Callable[[Story, Final], None]]] = [
 
 
 @pytest.mark.parametrize(("rule", "breaks"), BROKEN, ids=lambda each: getattr(each, "__name__", None))
-def test_what_breaks_a_rule_is_found(rule: str, breaks: Callable[[Story, Final], None]) -> None:
+def test_broken_rule_is_found(rule: str, breaks: Callable[[Story, Final], None]) -> None:
     story, final = good()
     breaks(story, final)
-    findings = judge(story.events, final)
+    findings = check_history(story.events, final)
     assert rule in {finding.rule for finding in findings}, findings
 
 
-def test_each_rule_has_a_history_that_breaks_it() -> None:
+def test_each_rule_has_a_breaking_history() -> None:
     assert {rule for rule, _ in BROKEN} == set(RULES)
 
 
 def test_a_few_findings_of_a_rule_are_enough() -> None:
     final = [(Position(1, number), f"x{number}") for number in range(100)]
-    findings = judge([], final)
+    findings = check_history([], final)
     assert [finding.rule for finding in findings] == ["foreign"] * 6
     assert findings[-1].text == "and more"
 
@@ -256,22 +256,22 @@ def test_a_few_findings_of_a_rule_are_enough() -> None:
         ("guessed", {}),
     ],
 )
-def test_what_can_not_have_been_recorded_is_refused(kind: str, details: dict[str, object]) -> None:
+def test_impossible_history_is_refused(kind: str, details: dict[str, object]) -> None:
     story = Story()
     story.tell("one", kind, **details)
     with pytest.raises(HistoryError):
-        judge(story.events, [])
+        check_history(story.events, [])
 
 
 def test_a_payload_is_appended_once_and_a_takeover_is_an_actor() -> None:
     story, final = good()
     story.invoke("two", "a")
     with pytest.raises(HistoryError, match="appended before"):
-        judge(story.events, final)
+        check_history(story.events, final)
     story, final = good()
     story.serve("two", 3)
     with pytest.raises(HistoryError, match="must be another actor"):
-        judge(story.events, final)
+        check_history(story.events, final)
 
 
 # -- files --------------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_a_history_is_read_back_in_the_order_of_time(tmp_path: Path) -> None:
     assert events[1].segment == 7
     assert events[4].position == at("7:0")
     assert events[7].detail == "TimeoutError: too slow"
-    assert judge(events, [(at("7:0"), "a")]) == []
+    assert check_history(events, [(at("7:0"), "a")]) == []
 
 
 WRITER = """
@@ -323,7 +323,7 @@ def test_a_killed_process_leaves_a_readable_file(tmp_path: Path) -> None:
         assert process.wait() == -signal.SIGKILL
     events = read_histories([path])
     assert [event.call for event in events[1:]] == list(range(1, len(events)))
-    assert judge(events, []) == []
+    assert check_history(events, []) == []
 
 
 def test_a_torn_last_line_is_left_out_and_other_damage_is_not(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_torn_last_line_is_left_out_and_other_damage_is_not(tmp_path: Path) ->
         read_histories([path])
 
 
-def test_latencies_are_of_what_was_invoked_in_a_span_of_time() -> None:
+def test_latencies_are_of_calls_begun_in_a_span_of_time() -> None:
     story, _ = good()  # a is invoked at 3 and confirmed at 4, d at 12 and 13
     assert latencies_s(story.events) == [1.0, 1.0]
     assert latencies_s(story.events, 4.0) == [1.0]

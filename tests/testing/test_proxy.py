@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from replog.testing import TcpProxy, Weather, serve_proxy
+from replog.testing import NetworkConditions, TcpProxy, serve_proxy
 
 HOST = "127.0.0.1"
 PATIENCE_S = 10.0  # for what must happen
@@ -71,9 +71,9 @@ async def expect_reset(stream: trio.SocketStream) -> None:
         await stream.send_all(b"?")  # it ended in peace: no reset
 
 
-async def test_all_bytes_go_through_in_order_whatever_the_weather() -> None:
+async def test_bytes_arrive_in_order_under_any_network_conditions() -> None:
     async with before_an_echo() as proxy, connected(proxy) as stream:
-        proxy.set_weather(Weather(delay_s=0.001, jitter_s=0.01, bytes_per_s=50e6, loss=0.001))
+        proxy.set_conditions(NetworkConditions(delay_s=0.001, jitter_s=0.01, bytes_per_s=50e6, loss=0.001))
         sent = random.Random(1).randbytes(1 << 20)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.send_all, sent)
@@ -87,8 +87,8 @@ async def test_all_bytes_go_through_in_order_whatever_the_weather() -> None:
 
 async def test_bytes_are_delayed_in_each_direction_by_its_own_weather() -> None:
     async with before_an_echo() as proxy, connected(proxy) as stream:
-        proxy.to_bookie.weather = Weather(delay_s=0.2)
-        proxy.to_client.weather = Weather(delay_s=0.1)
+        proxy.to_bookie.conditions = NetworkConditions(delay_s=0.2)
+        proxy.to_client.conditions = NetworkConditions(delay_s=0.1)
         started_s = trio.current_time()
         await stream.send_all(b"x")
         await receive(stream, 1)
@@ -97,23 +97,25 @@ async def test_bytes_are_delayed_in_each_direction_by_its_own_weather() -> None:
 
 async def test_bandwidth_is_bounded() -> None:
     async with before_an_echo() as proxy, connected(proxy) as stream:
-        proxy.to_bookie.weather = Weather(bytes_per_s=100_000)
+        proxy.to_bookie.conditions = NetworkConditions(bytes_per_s=100_000)
         started_s = trio.current_time()
         await stream.send_all(bytes(50_000))
         await receive(stream, 50_000)
         assert trio.current_time() - started_s >= 0.5
 
 
-def test_a_seed_decides_which_segments_are_lost() -> None:
-    weather = Weather(loss=0.5)
-    waits_s = [weather.wait_s(1, random.Random(seed)) for seed in range(200)]
-    assert waits_s == [weather.wait_s(1, random.Random(seed)) for seed in range(200)]
+def test_seed_decides_the_lost_segments() -> None:
+    conditions = NetworkConditions(loss=0.5)
+    waits_s = [conditions.wait_s(1, random.Random(seed)) for seed in range(200)]
+    assert waits_s == [conditions.wait_s(1, random.Random(seed)) for seed in range(200)]
     assert 60 < waits_s.count(0.0) < 140
     assert {round(wait_s, 1) for wait_s in waits_s} >= {0.0, 0.2, 0.6}
-    assert Weather(loss=0.01).wait_s(100 * 1448, random.Random(1)) > 0, "a hundred segments are rarely all lucky"
+    assert NetworkConditions(loss=0.01).wait_s(100 * 1448, random.Random(1)) > 0, (
+        "a hundred segments are rarely all lucky"
+    )
 
 
-async def test_a_black_hole_holds_bytes_and_ends_until_it_is_mended() -> None:
+async def test_black_hole_holds_bytes_and_ends_until_it_is_over() -> None:
     async with before_an_echo() as proxy, connected(proxy) as stream:
         await stream.send_all(b"before")
         await receive(stream, 6)
@@ -152,7 +154,7 @@ async def test_a_reset_does_not_go_through_a_black_hole() -> None:
         await until(lambda: not proxy.open_connections)
 
 
-async def test_a_reset_ends_what_is_connected_and_nothing_else() -> None:
+async def test_reset_ends_only_present_connections() -> None:
     async with before_an_echo() as proxy:
         async with connected(proxy) as stream:
             await stream.send_all(b"x")
@@ -164,7 +166,7 @@ async def test_a_reset_ends_what_is_connected_and_nothing_else() -> None:
             assert await receive(stream, 1) == b"y"
 
 
-async def test_a_cut_lasts_until_it_is_mended() -> None:
+async def test_cut_lasts_until_it_is_over() -> None:
     async with before_an_echo() as proxy:
         async with connected(proxy) as stream:
             await stream.send_all(b"x")
@@ -191,7 +193,7 @@ async def test_a_half_closed_connection_still_takes_bytes() -> None:
         assert proxy.open_connections == 1
 
 
-async def test_where_nobody_listens_clients_are_reset() -> None:
+async def test_clients_are_reset_without_a_listener() -> None:
     async with before_an_echo() as proxy:
         (gone,) = await trio.open_tcp_listeners(0, host=HOST)
         proxy.target = f"{HOST}:{gone.socket.getsockname()[1]}"
@@ -201,6 +203,6 @@ async def test_where_nobody_listens_clients_are_reset() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"delay_s": -1.0}, {"loss": 1.0}, {"bytes_per_s": 0.0}, {"jitter_s": float("nan")}])
-def test_there_is_no_such_weather(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="Weather"):
-        Weather(**wrong)
+def test_impossible_conditions_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="NetworkConditions"):
+        NetworkConditions(**wrong)

@@ -1,4 +1,4 @@
-"""The transport in memory: its exam, and what is its own."""
+"""The transport in memory: its conformance suite, and what is its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recorder:
 REQUESTS = [FenceRequest(1, 2, b"key", 2)]
 
 
-async def test_it_passes_the_exam() -> None:
+async def test_it_passes_the_conformance_suite() -> None:
     await check_transport(MemoryTransport)
 
 
@@ -77,7 +77,7 @@ def test_a_trio_run_has_its_own_addresses() -> None:
     trio.run(listen_and_connect, "b", "a")
 
 
-async def test_a_receiver_may_close_while_it_is_told_of_an_answer(nursery: trio.Nursery) -> None:
+async def test_receiver_may_close_while_it_gets_an_answer(nursery: trio.Nursery) -> None:
     transport = MemoryTransport()
 
     class Closing(Recorder):

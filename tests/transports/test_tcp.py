@@ -1,4 +1,4 @@
-"""The TCP transport sits its exam."""
+"""The TCP transport passes its conformance suite."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from replog.transports.tcp import TcpOptions, TcpTransport
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
-async def test_the_exam(address: str) -> None:
+async def test_the_conformance_suite(address: str) -> None:
     await check_transport(lambda: TcpTransport(TcpOptions()), address)

@@ -113,7 +113,7 @@ class ReplogRunning:
                 await client.delete_log(name)
             for ledger_id in await client.ledgers():
                 await client.delete_ledger(ledger_id)
-            for bookie in await client.remote_bookies():
+            for bookie in await client.admin.bookies():
                 await bookie.collect_garbage()
                 with trio.fail_after(_PATIENCE_S):
                     while (await bookie.statistics()).numbers["journal_files"] > 1:  # noqa: ASYNC110 - no event tells it
@@ -221,7 +221,7 @@ class ReplogRunning:
         return {"restart_s": clock() - started_s, "held_bytes": float(held)}
 
     async def _is_led_again(self, client: replog.Client) -> bool:
-        if len(await client.remote_bookies()) < BOOKIES:
+        if len(await client.admin.bookies()) < BOOKIES:
             return False  # who tries to reach one before it is there leaves it alone for a while
         try:
             async with client.write_log(LOG) as log:
@@ -262,7 +262,7 @@ class _Pushing:
             latencies.sent(room)
             for data in itertools.islice(self._supply, room):
                 push(data)
-            await writer.wait_for_room(self._until_one_is_confirmed_bytes)
+            await writer._entries.wait_for_room(self._until_one_is_confirmed_bytes)
             latencies.confirmed(writer.last_add_confirmed - confirmed)
             confirmed = writer.last_add_confirmed
         return confirmed - confirmed_before

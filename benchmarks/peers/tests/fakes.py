@@ -98,7 +98,7 @@ def append_figures(entries_per_s: float) -> Figures:
 
 
 @attrs.define
-class FakeSurroundings:
+class FakeEnvironment:
     """What is told of the disk and of others, in turns; quiet when nothing is left."""
 
     raw_us: list[float] = attrs.field(factory=list)
@@ -116,12 +116,12 @@ def empty_results(rounds: int = 1) -> Results:
 
 
 def runner(
-    directory: Path, *cases: str, surroundings: FakeSurroundings | None = None, is_quick: bool = True
+    directory: Path, *cases: str, environment: FakeEnvironment | None = None, is_quick: bool = True
 ) -> tuple[Runner, list[str]]:
     """And what it says."""
     said: list[str] = []
     asked = Asked(cases, TINY, Limits(), is_quick=is_quick, pause_s=0.0)
-    return Runner(directory, asked, surroundings or FakeSurroundings(), empty_results(), said.append), said
+    return Runner(directory, asked, environment or FakeEnvironment(), empty_results(), said.append), said
 
 
 def candidate(name: str, *, is_replicated: bool = True, is_synced: bool = True, missing: str = "") -> Candidate:

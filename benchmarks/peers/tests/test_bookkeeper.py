@@ -68,7 +68,7 @@ class FakeMeter:
         return {"total_cpu_us": 100.0 * len(self.process_ids) / entries, "client_cpu_us": 10.0 / entries}
 
 
-def test_cpu_time_is_told_apart_for_each_entry(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_time_is_counted_apart_for_each_entry(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[FakeMeter] = []
 
     def meter(*process_ids: int) -> FakeMeter:
@@ -82,28 +82,28 @@ def test_cpu_time_is_told_apart_for_each_entry(client: Client, monkeypatch: pyte
     assert (found["client_cpu_us"], found["server_cpu_us"]) == ((100 - 10) / 2, (300 - 10) / 2)
 
 
-def test_what_is_measured_has_to_be_told_of(client: Client) -> None:
+def test_measurement_must_be_reported_by_the_client(client: Client) -> None:
     with pytest.raises(NotMeasured, match="instead of measuring"):
         client.measure([1, 2, 3], "echo", 30, entries=2)
 
 
-def test_an_error_is_told_in_its_words(client: Client) -> None:
+def test_error_is_reported_in_its_own_words(client: Client) -> None:
     with pytest.raises(NotMeasured, match="no bookies"):
         client.ask("fail", 30)
     assert client.ask("echo", 30)
 
 
-def test_a_client_that_ends_shows_its_log(client: Client) -> None:
+def test_ending_client_shows_its_log(client: Client) -> None:
     with pytest.raises(NotMeasured, match=r"(?s)ended.*its last words"):
         client.ask("end", 30)
 
 
-def test_a_client_that_says_nothing_is_not_waited_for(client: Client) -> None:
+def test_silent_client_is_not_awaited(client: Client) -> None:
     with pytest.raises(NotMeasured, match="said nothing"):
         client.ask("nothing", 0.05)
 
 
-def test_what_was_said_before_a_kill_is_not_lost(client: Client) -> None:
+def test_lines_before_a_kill_are_not_lost(client: Client) -> None:
     client.tell("echo")
     client.tell("echo")
     first = client.said(30)

@@ -49,7 +49,7 @@ def test_a_chart_is_drawn_twice_alike_as_png_and_svg(results: Results, tmp_path:
         assert data == (tmp_path / "two" / name).read_bytes(), name
 
 
-def test_what_was_not_measured_is_not_drawn(results: Results, tmp_path: Path) -> None:
+def test_unmeasured_case_is_not_drawn(results: Results, tmp_path: Path) -> None:
     results.measurements = [each for each in results.measurements if each.task.case == "restart"]
 
     assert draw(results, tmp_path) == ["other"]
@@ -57,9 +57,7 @@ def test_what_was_not_measured_is_not_drawn(results: Results, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("charts", "markdown"), program.PUBLISHED_PAGES.items())
-def test_published_charts_and_tables_are_those_of_the_published_figures(
-    charts: str, markdown: str, tmp_path: Path
-) -> None:
+def test_published_charts_and_tables_match_published_figures(charts: str, markdown: str, tmp_path: Path) -> None:
     """If this fails, type: make charts"""
     directory, shown_page = program.PUBLISHED_CHARTS / charts, program.PUBLISHED_MARKDOWN.with_name(markdown)
     results = from_json((directory / "peers.json").read_text(encoding="utf-8"))

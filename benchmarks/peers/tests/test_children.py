@@ -10,7 +10,7 @@ import pytest
 from benchmarks.peers.children import held_bytes
 
 
-def test_what_is_held_is_what_the_disk_gave_for_it(tmp_path: Path) -> None:
+def test_held_bytes_are_the_disks_allocation(tmp_path: Path) -> None:
     (tmp_path / "one" / "deep").mkdir(parents=True)
     (tmp_path / "one" / "deep" / "file").write_bytes(b"x" * 5000)
     (tmp_path / "two").mkdir()
@@ -20,7 +20,7 @@ def test_what_is_held_is_what_the_disk_gave_for_it(tmp_path: Path) -> None:
     assert held_bytes(tmp_path / "one", tmp_path / "two") == 8192
 
 
-def test_a_file_that_a_server_removes_meanwhile_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_removed_by_a_server_meanwhile_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"x")
     monkeypatch.setattr(os, "walk", lambda place: [(str(place), [], ["file", "gone"])])
 

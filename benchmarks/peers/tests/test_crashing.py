@@ -107,7 +107,7 @@ def test_a_dead_leader_is_succeeded_and_comes_back(tmp_path: Path) -> None:
         assert cluster.watched == 1
 
 
-def test_all_die_and_what_they_hold_is_told(tmp_path: Path) -> None:
+def test_all_die_and_their_holdings_are_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with started(FakeCluster, tmp_path) as cluster:
         cluster.entries = 7
@@ -120,14 +120,14 @@ def test_all_die_and_what_they_hold_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["restart", "take_over"])
-def test_an_entry_that_was_confirmed_and_is_lost_is_no_figure(what: str, tmp_path: Path) -> None:
+def test_lost_confirmed_entry_invalidates_the_figure(what: str, tmp_path: Path) -> None:
     with started(FakeCluster, tmp_path) as cluster:
         cluster.entries, cluster.loses = 20, 1
         with pytest.raises(NotMeasured, match=r"of (21|101) entries that were confirmed, (20|100) are there"):
             cluster.restart() if what == "restart" else cluster.take_over(10)
 
 
-def test_where_nobody_confirms_there_is_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_figure_without_a_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crashing, "TAKEOVER_S", 0.02)
     with started(FakeCluster, tmp_path) as cluster:
         cluster.refusals = 1 << 60
@@ -135,7 +135,7 @@ def test_where_nobody_confirms_there_is_no_figure(tmp_path: Path, monkeypatch: p
             cluster.take_over(10)
 
 
-def test_servers_that_fail_to_start_are_stopped_and_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_failing_to_start_are_stopped_and_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[FakeCluster] = []
 
     def make(directory: Path) -> FakeCluster:
@@ -148,7 +148,7 @@ def test_servers_that_fail_to_start_are_stopped_and_logged(tmp_path: Path, monke
     assert not any(each.is_running for each in made[0].fakes)
 
 
-def test_servers_are_stopped_whatever_happens(tmp_path: Path) -> None:
+def test_servers_are_stopped_in_any_case(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), started(FakeCluster, tmp_path) as cluster:
         raise ZeroDivisionError
     assert not any(each.is_running for each in cluster.fakes)

@@ -89,7 +89,7 @@ def test_answers_are_understood_wherever_they_are_cut(calls: Calls, cut_bytes: i
     assert calls.messages == [b"1", b"", b"3" * 40]
 
 
-def test_a_refusal_is_told_with_the_servers_words(calls: Calls) -> None:
+def test_refusal_is_reported_with_the_servers_words(calls: Calls) -> None:
     calls.call([b"a"])
     with pytest.raises(NotMeasured, match="status 2: too many requests"):
         calls.receive(answer(1) + refusal(3))
@@ -108,7 +108,7 @@ def test_words_in_huffmans_code_are_read(calls: Calls) -> None:
         (frame(7, 0, 0, b"\x00\x00\x00\x01\x00\x00\x00\x0btoo_many_pings"), "error 11.*too_many_pings"),
     ],
 )
-def test_a_server_that_ends_a_call_or_leaves_is_told(calls: Calls, ended: bytes, words: str) -> None:
+def test_end_of_a_call_or_server_is_reported(calls: Calls, ended: bytes, words: str) -> None:
     with pytest.raises(NotMeasured, match=words):
         calls.receive(ended)
 
@@ -136,7 +136,7 @@ def test_a_message_longer_than_its_stream_delays_no_other(calls: Calls) -> None:
     assert list(data_bytes(calls.receive(frame(8, 0, 1, b"\x00\x00\x10\x00"))[1])) == [(1, 6, 1)]
 
 
-def test_a_setting_changes_the_credit_of_what_is_begun(calls: Calls) -> None:
+def test_setting_changes_the_credit_of_begun_calls(calls: Calls) -> None:
     calls.receive(frame(8, 0, 0, b"\x00\x10\x00\x00"))
     calls.call([bytes(65_536)])
     _, sent = calls.receive(frame(4, 0, 0, bytes.fromhex("0004 00010001")))
@@ -152,7 +152,7 @@ def test_only_so_many_calls_are_open_as_the_server_allows(calls: Calls) -> None:
     assert (ended, [stream for stream, _, _ in data_bytes(sent)]) == (1, [3])
 
 
-def test_credit_is_given_back_for_what_was_received() -> None:
+def test_credit_is_given_back_for_received_bytes() -> None:
     calls = Calls("a:1", "/s/Watch", is_streaming=True)
     assert list(data_bytes(calls.call([b"w"]))) == [(1, 6, 0)]  # without an end
     received = b"".join(frame(0, 0, 1, bytes(16_384)) for _ in range(64))
@@ -217,7 +217,7 @@ def test_status_tells_the_leader() -> None:
     assert messages.applied(HEADER + bytes.fromhex("20 02 38 2a")) == 42
 
 
-def test_watches_tell_what_was_put() -> None:
+def test_watches_report_puts() -> None:
     assert messages.is_watching(HEADER + bytes.fromhex("18 01"))
     assert not messages.is_watching(HEADER)
     event = messages.field(11, messages.field(2, pair(b"k", b"v")))
@@ -227,14 +227,14 @@ def test_watches_tell_what_was_put() -> None:
 
 
 @pytest.mark.parametrize("cut", ["0a", "0a 05 00", "08 80", "0b 00"])
-def test_what_is_no_message_is_told(cut: str) -> None:
+def test_invalid_message_is_reported(cut: str) -> None:
     with pytest.raises(NotMeasured, match="no message"):
         list(messages.fields(bytes.fromhex(cut)))
 
 
 @pytest.mark.slow
 @needs_etcd
-def test_real_servers_do_all_that_is_asked_for(tmp_path: Path) -> None:
+def test_real_servers_support_every_request(tmp_path: Path) -> None:
     with SYSTEM.running(tmp_path) as running:
         assert len(running.process_ids) == 3
         for load in (Load(100, 1, 0.05), Load(1024, 100, 0.05), Load(65_536, 10, 0.05)):

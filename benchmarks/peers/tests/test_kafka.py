@@ -57,7 +57,7 @@ def test_all_entries_are_confirmed_once_when_many_are_in_flight(played: str, in_
 
 
 @pytest.mark.parametrize("in_flight", [1, 100])
-def test_a_load_counts_what_is_confirmed_and_leaves_nothing_in_flight(played: str, in_flight: int) -> None:
+def test_load_counts_confirmed_entries_and_leaves_none_in_flight(played: str, in_flight: int) -> None:
     load = Load(100, in_flight, 0.2)
     with Writer(played, TOPIC, in_flight=in_flight) as writer:
         figures = writer.pump(load, lambda: Meter(os.getpid()))
@@ -74,7 +74,7 @@ def test_a_load_ends_when_so_many_are_confirmed(played: str) -> None:
         assert writer.pump(Load(100, 1, 60.0, entries_max=3), lambda: Meter(os.getpid()))["entries"] == 3
 
 
-def test_an_entry_that_nobody_takes_is_refused_in_time() -> None:
+def test_entry_is_refused_in_time_without_a_taker() -> None:
     with (
         Writer(f"{HOST}:{free_port()}", TOPIC, within_s=0.2) as writer,
         pytest.raises(NotMeasured, match="refused an entry"),
@@ -99,7 +99,7 @@ def test_brokers_know_each_other_and_keep_apart(tmp_path: Path) -> None:
     assert len({each["log.dirs"] for each in found}) == 3
 
 
-def test_what_is_promised_says_whether_brokers_sync() -> None:
+def test_promise_states_whether_brokers_sync() -> None:
     default, synced = kafka.SYSTEM.promise, kafka_synced.SYSTEM.promise
 
     assert (default.is_synced, synced.is_synced) == (False, True)

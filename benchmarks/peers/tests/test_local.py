@@ -28,7 +28,7 @@ def opened(module: Any, directory: Path) -> Iterator[Store]:
 
 
 @each_module
-def test_a_store_holds_what_was_appended_until_it_is_cleared(module: Any, tmp_path: Path) -> None:
+def test_store_holds_appended_entries_until_it_is_cleared(module: Any, tmp_path: Path) -> None:
     with opened(module, tmp_path) as store:
         store.append([b"one"])
         store.append([b"two", b"", os.urandom(100_000)])
@@ -63,7 +63,7 @@ def test_each_call_is_one_sync(module: Any, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("cut_bytes", range(1, 13))
-def test_a_file_that_ends_amid_an_entry_is_cut_before_it(tmp_path: Path, cut_bytes: int) -> None:
+def test_file_ending_in_an_entry_is_cut_before_it(tmp_path: Path, cut_bytes: int) -> None:
     with opened(file, tmp_path) as store:
         store.append([b"one", b"last"])
     path = tmp_path / "entries"
@@ -86,7 +86,7 @@ def test_a_file_with_a_damaged_entry_ends_before_it(tmp_path: Path) -> None:
         assert store.read() == 1
 
 
-def test_an_entry_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
+def test_entry_longer_than_one_read_is_read(tmp_path: Path) -> None:
     with opened(file, tmp_path) as store:
         store.append([os.urandom(3 << 20), b"after"])
     with opened(file, tmp_path) as store:
@@ -94,7 +94,7 @@ def test_an_entry_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
 
 
 @each_module
-def test_the_runner_gets_what_it_asks_for(module: Any, tmp_path: Path) -> None:
+def test_runner_gets_its_requested_values(module: Any, tmp_path: Path) -> None:
     system: System = module.SYSTEM
     assert system.missing() is None
     assert system.version()
@@ -112,7 +112,7 @@ def test_the_runner_gets_what_it_asks_for(module: Any, tmp_path: Path) -> None:
             running.append(Load(100, 10, 0.01))
 
 
-def test_what_a_killed_process_appended_is_there(tmp_path: Path) -> None:
+def test_entries_of_a_killed_process_are_present(tmp_path: Path) -> None:
     with file.SYSTEM.running(tmp_path) as running:
         assert isinstance(running, LocalRunning)
         found = running.restart()

@@ -13,12 +13,12 @@ import pytest
 from benchmarks.peers import __main__ as program
 from benchmarks.peers.plan import Scale
 from benchmarks.peers.results import from_json
-from benchmarks.peers.tests.fakes import TINY, FakeSurroundings, FakeSystem
+from benchmarks.peers.tests.fakes import TINY, FakeEnvironment, FakeSystem
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "ThisMachine", lambda directory: FakeSurroundings())
+    monkeypatch.setattr(program, "ThisMachine", lambda directory: FakeEnvironment())
     monkeypatch.setattr(program, "QUICK", TINY)
 
 
@@ -66,7 +66,7 @@ def test_only_the_systems_asked_for_are_measured(tmp_path: Path) -> None:
     assert (one.asked, two.asked) == ([], ["start", "restart", "stop"])
 
 
-def test_a_failure_is_told_in_the_end_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_is_reported_in_the_end_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(words: str) -> None:
         if words == "restart":
             raise OSError("no disk")
@@ -79,7 +79,7 @@ def test_a_failure_is_told_in_the_end_with_code_1(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_writes_what_it_has(number: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_run_writes_its_results(number: signal.Signals, tmp_path: Path) -> None:
     def interrupt(words: str) -> None:
         if words == "restart":
             os.kill(os.getpid(), number)
@@ -100,7 +100,7 @@ def test_an_interrupted_run_writes_what_it_has(number: signal.Signals, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
 
-def test_a_report_is_made_again_of_what_was_measured(tmp_path: Path) -> None:
+def test_report_is_remade_from_the_measurements(tmp_path: Path) -> None:
     run(
         [FakeSystem("replog")],
         tmp_path,

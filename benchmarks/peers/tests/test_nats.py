@@ -44,7 +44,7 @@ def test_each_acknowledgement_counts_once_wherever_it_is_cut(step: int) -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 1000])
-def test_a_refusal_is_told_in_its_words(answer: bytes, words: str, step: int) -> None:
+def test_refusal_is_reported_in_its_own_words(answer: bytes, words: str, step: int) -> None:
     talk = Appends(b"abc", "_INBOX.a")
 
     with pytest.raises(NotMeasured, match=words):
@@ -86,12 +86,12 @@ def test_entries_cut_anywhere_are_delivered(step: int) -> None:
     assert wire.sent == [b"PUB $JS.FC.log.c.x 0\r\n\r\n", b"PONG\r\n"]
 
 
-def test_what_was_not_asked_for_is_no_entry() -> None:
+def test_unrequested_message_is_not_an_entry() -> None:
     with pytest.raises(NotMeasured, match="instead of an entry"):
         Deliveries(_Wire(ENTRY.replace(b" 3\r", b" 4\r") % b"abcd", 1000), 3).receive()
 
 
-def test_a_server_that_hangs_up_is_no_end() -> None:
+def test_disconnecting_server_is_not_an_end() -> None:
     with pytest.raises(ConnectionError):
         Deliveries(_Wire(b"", 1), 3).receive()
 

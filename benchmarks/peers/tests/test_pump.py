@@ -63,7 +63,7 @@ def _pumped(
 
 
 @pytest.mark.parametrize(("request_bytes", "joined_bytes"), [(10, 1 << 18), (2000, 1 << 18), (2000, 100), (2000, 5000)])
-def test_what_a_socket_does_not_take_at_once_is_sent_in_order(
+def test_bytes_refused_at_once_are_sent_in_order(
     monkeypatch: pytest.MonkeyPatch, request_bytes: int, joined_bytes: int
 ) -> None:
     monkeypatch.setattr(pumping, "_JOINED_BYTES", joined_bytes)
@@ -82,7 +82,7 @@ def test_a_load_ends_when_so_many_are_confirmed() -> None:
 
 
 @pytest.mark.parametrize("entries", [1, 16, 17, 40])
-def test_what_is_to_be_read_is_appended_and_confirmed(entries: int) -> None:
+def test_input_is_appended_and_confirmed(entries: int) -> None:
     """A MiB at once: 16 of these."""
     ours, theirs = socket.socketpair()
     talk, counts = _Numbered(1 << 16), list[int]()
@@ -98,7 +98,7 @@ def test_what_is_to_be_read_is_appended_and_confirmed(entries: int) -> None:
     assert counts == [talk.asked] == [entries]
 
 
-def test_appending_ends_with_a_server_that_hangs_up() -> None:
+def test_appending_ends_when_the_server_hangs_up() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.shutdown(socket.SHUT_WR)
@@ -106,7 +106,7 @@ def test_appending_ends_with_a_server_that_hangs_up() -> None:
             append_all(ours, _Numbered(10), 5, 10)
 
 
-def test_a_server_that_hangs_up_ends_it() -> None:
+def test_pump_ends_when_the_server_hangs_up() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         theirs.close()

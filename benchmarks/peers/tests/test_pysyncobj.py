@@ -36,7 +36,7 @@ def alone(tmp_path: Path) -> Any:
     member._counter.doTick()  # in which it does so
 
 
-def test_a_load_counts_what_is_confirmed(alone: Any) -> None:
+def test_load_counts_confirmed_entries(alone: Any) -> None:
     found = alone.append([], entry_bytes=100, in_flight=10, seconds=0.05)
     assert found["entries"] > 0
     assert found["client_cpu_us"] == 0
@@ -78,7 +78,7 @@ def test_a_refused_entry_is_not_measured(alone: Any) -> None:
         alone.append_each(10, 1)
 
 
-def test_what_a_member_says_and_that_it_ends(tmp_path: Path) -> None:
+def test_words_and_end_of_a_member_are_reported(tmp_path: Path) -> None:
     """With a program that speaks as it does."""
     member = Process(tmp_path, "here", [])
     member._command = [*member._command[:1], "-c", STAND_IN]
@@ -103,7 +103,7 @@ def test_what_a_member_says_and_that_it_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pysyncobj_does_all_that_the_runner_asks(tmp_path: Path) -> None:
+def test_pysyncobj_supports_every_request_of_the_runner(tmp_path: Path) -> None:
     assert SYSTEM.missing() is None
     with SYSTEM.running(tmp_path) as running:
         assert len(running.process_ids) == 3

@@ -18,7 +18,7 @@ def test_a_process_has_a_parent_and_the_time_of_its_children_too() -> None:
     assert parse(STAT) == Process(parent_id=4, ticks=50 + 7 + 20 + 3)
 
 
-def test_ours_are_all_that_come_from_us() -> None:
+def test_ours_are_all_our_descendants() -> None:
     parents = {1: 0, 10: 1, 11: 10, 12: 11, 13: 12, 20: 1, 21: 20}
     processes = {each: Process(parent, 1) for each, parent in parents.items()}
 
@@ -34,7 +34,7 @@ def test_processor_time_of_dead_children_is_counted() -> None:
     assert quiet.ours_s() - before >= 0.15
 
 
-def test_foreign_is_what_the_machine_did_without_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_time_is_the_machines_without_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, values in {"machine_s": (10.0, 15.0), "ours_s": (1.0, 3.0), "clock": (0.0, 2.0)}.items():
         monkeypatch.setattr(quiet, name, iter(values).__next__)
 
@@ -45,7 +45,7 @@ def test_the_machine_did_more_than_we() -> None:
     assert quiet.machine_s() > quiet.ours_s() > 0
 
 
-def test_limits_name_what_was_too_much() -> None:
+def test_limits_name_the_excess() -> None:
     limits = Limits(raw_p50_us=150, foreign_cpus=0.5)
 
     assert Noise(149, 150, 0.5).exceeds(limits) is None

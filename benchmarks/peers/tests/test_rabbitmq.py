@@ -79,7 +79,7 @@ def test_a_group_confirmation_counts_only_unconfirmed_entries() -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 1000])
-def test_a_refusal_is_told_in_its_words(arguments: bytes, words: str, step: int) -> None:
+def test_refusal_is_reported_in_its_own_words(arguments: bytes, words: str, step: int) -> None:
     talk = Appends(b"abc")
     answer = struct.pack(">BHI", 1, 1, len(arguments)) + arguments + b"\xce"
 
@@ -103,7 +103,7 @@ def test_messages_cut_anywhere_are_delivered_and_answered(step: int) -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 4, 11, 20, 38, 50])
-def test_a_message_that_has_not_come_whole_is_not_answered(missing: int) -> None:
+def test_incomplete_message_is_not_answered(missing: int) -> None:
     deliveries = Deliveries()
     last = _delivered(8, b"de")
 

@@ -47,7 +47,7 @@ def test_answers_of_xadd_alone_confirm_nothing() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 5, 1000])
-def test_a_wait_that_found_too_few_replicas_is_refused(step: int) -> None:
+def test_wait_with_too_few_replicas_is_refused(step: int) -> None:
     talk = Appends(b"abc", replicas=2)
     talk.requests(1)
     answers = ADDED + b":1\r\n"
@@ -57,7 +57,7 @@ def test_a_wait_that_found_too_few_replicas_is_refused(step: int) -> None:
             talk.receive(answers[start : start + step])
 
 
-def test_a_refusal_is_told_in_its_words() -> None:
+def test_refusal_is_reported_in_its_own_words() -> None:
     talk = Appends(b"abc")
     talk.requests(2)
 
@@ -98,7 +98,7 @@ def test_a_page_is_read_wherever_it_is_cut(step: int) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"-LOADING Redis is loading\r\n"])
-def test_a_refused_page_is_told(answer: bytes) -> None:
+def test_refused_page_is_reported(answer: bytes) -> None:
     with pytest.raises(NotMeasured, match="LOADING"):
         Pages(3).read(_Cut(answer, 1000))
 
@@ -107,7 +107,7 @@ def test_an_empty_page_is_the_end() -> None:
     assert Pages(3).read(_Cut(b"*0\r\n", 1000)) == ([], b"")
 
 
-def test_a_connection_has_in_flight_what_an_event_loop_reads() -> None:
+def test_connections_grow_with_calls_in_flight() -> None:
     assert [connections_for(Load(1024, in_flight, 1.0)) for in_flight in (1, 32, 1000)] == [1, 2, 50]
     assert connections_for(Load(100, 1000, 1.0)) == 6
     assert connections_for(Load(1 << 16, 3, 1.0)) == 3

@@ -64,14 +64,14 @@ async def test_several_for_each_call_are_in_flight_together(tmp_path: Path) -> N
     assert 10 < max(watched.in_flight) <= 40
 
 
-def test_what_replog_could_not_do_was_not_measured() -> None:
+def test_case_impossible_for_replog_was_not_measured() -> None:
     async def fail(*errors: BaseException) -> None:
         await trio.lowlevel.checkpoint()
         if len(errors) == 1:
             raise errors[0]
         raise BaseExceptionGroup("of a nursery", errors)
 
-    refused = replog.MetastoreError("it is away")
+    refused = replog.errors.MetastoreError("it is away")
     for errors in ([refused], [refused, BaseExceptionGroup("within", [NotMeasured("too few")])]):
         with pytest.raises(NotMeasured, match="it is away"):
             run(fail, *errors)
@@ -82,7 +82,7 @@ def test_what_replog_could_not_do_was_not_measured() -> None:
 
 
 @pytest.mark.slow
-def test_replog_does_all_that_the_runner_asks(tmp_path: Path) -> None:
+def test_replog_supports_every_request_of_the_runner(tmp_path: Path) -> None:
     system = Replog()
     system.warm_up_bytes = 0
     assert system.missing() is None

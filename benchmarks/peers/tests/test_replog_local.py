@@ -8,7 +8,7 @@ from benchmarks.peers.system import Load, NotMeasured
 from benchmarks.peers.systems.replog_local import ReplogLocal
 
 
-def test_replog_in_process_does_all_that_the_runner_asks(tmp_path: Path) -> None:
+def test_replog_in_process_supports_every_request_of_the_runner(tmp_path: Path) -> None:
     system = ReplogLocal()
     system.warm_up_bytes = 0
     assert system.missing() is None

@@ -66,13 +66,13 @@ def test_ratios_are_of_the_same_round(results: Results) -> None:
     assert results.ratios("etcd", "replog", LOAD, "entries_per_s") == [3.0, 10.0, 1.0]
 
 
-def test_a_round_that_one_of_them_lacks_has_no_ratio(results: Results) -> None:
+def test_round_without_one_system_has_no_ratio(results: Results) -> None:
     results.measurements[2] = attrs.evolve(results.measurements[2], verdict="not quiet")
 
     assert results.ratios("etcd", "replog", LOAD, "entries_per_s") == [3.0, 1.0]
 
 
-def test_what_was_not_quiet_counts_for_nothing_but_is_counted(results: Results) -> None:
+def test_disturbed_rounds_count_for_nothing_but_are_counted(results: Results) -> None:
     results.measurements.append(
         Measurement("etcd", 0, LONE, "not quiet", {"p50_us": 1.0}, Noise(9000.0, 9000.0, 0.0), "busy")
     )
@@ -105,7 +105,7 @@ def test_a_ratio_without_a_goal_is_neither_met_nor_missed(results: Results) -> N
     assert judged.is_met is None
 
 
-def test_what_was_not_measured_is_not_judged(results: Results) -> None:
+def test_unmeasured_case_is_not_judged(results: Results) -> None:
     assert judge(results, [Goal("redis", LOAD, 1.0), Goal("sqlite", LOAD, 1.0), Goal("etcd", LONE, 1.0)]) == []
 
 

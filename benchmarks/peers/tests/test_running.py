@@ -16,15 +16,15 @@ from benchmarks.peers.plan import APPENDS, CASES, EXTEND, KIB, LOCAL_APPENDS, Sc
 from benchmarks.peers.results import Results
 from benchmarks.peers.running import candidates, deadline
 from benchmarks.peers.system import NotMeasured
-from benchmarks.peers.tests.fakes import FakeSurroundings, FakeSystem, runner
+from benchmarks.peers.tests.fakes import FakeEnvironment, FakeSystem, runner
 
 LOADS = ["append, 1 KiB, 1 in flight", "append, 1 KiB, 100 in flight", "append, 1 KiB, 1000 in flight"]
 
 
 def run(
-    directory: Path, systems: Sequence[FakeSystem], *cases: str, rounds: int = 1, noise: FakeSurroundings | None = None
+    directory: Path, systems: Sequence[FakeSystem], *cases: str, rounds: int = 1, noise: FakeEnvironment | None = None
 ) -> tuple[Results, list[str]]:
-    made, said = runner(directory, *cases, surroundings=noise)
+    made, said = runner(directory, *cases, environment=noise)
     for number in range(rounds):
         for _ in made.round(number, systems):
             pass
@@ -65,7 +65,7 @@ def test_a_sustained_load_has_its_own_start_and_reports_disk_use(tmp_path: Path)
 def test_a_disturbed_sustained_load_is_repeated_from_scratch(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
-    results, _ = run(tmp_path, [system], "sustained", noise=FakeSurroundings(cpus=[9.0] * 10))
+    results, _ = run(tmp_path, [system], "sustained", noise=FakeEnvironment(cpus=[9.0] * 10))
 
     assert len(set(system.directories)) == system.asked.count("start") == system.asked.count("stop") == 4
     assert [each.verdict for each in results.measurements] == ["not quiet"] * 4
@@ -75,13 +75,13 @@ def test_a_disturbed_sustained_load_is_repeated_from_scratch(tmp_path: Path) -> 
 def test_a_disk_busy_before_a_sustained_load_spoils_nothing(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
-    results, _ = run(tmp_path, [system], "sustained", noise=FakeSurroundings(raw_us=[500.0]))
+    results, _ = run(tmp_path, [system], "sustained", noise=FakeEnvironment(raw_us=[500.0]))
 
     assert [each.verdict for each in results.measurements] == ["not quiet", "good"]
     assert system.asked.count("start") == 1
 
 
-def test_what_a_system_has_no_form_of_is_told_and_no_failure(tmp_path: Path) -> None:
+def test_unsupported_case_is_reported_and_not_a_failure(tmp_path: Path) -> None:
     results, said = run(tmp_path, [FakeSystem("one")], "tail")
 
     assert [(each.verdict, each.words) for each in results.measurements] == [("not measured", "nobody can follow")]
@@ -96,7 +96,7 @@ def test_of_replog_it_is_a_failure(tmp_path: Path) -> None:
     assert results.failures == ["Replog, round 1, tail, 1 KiB, 5 entries: NotMeasured: nobody can follow"]
 
 
-def test_each_start_has_its_own_directory_which_is_removed(tmp_path: Path) -> None:
+def test_each_start_has_its_own_removed_directory(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
     run(tmp_path, [system], "append", "restart", rounds=2)
@@ -118,7 +118,7 @@ def test_rounds_begin_with_another_system_and_alternate_in_order(tmp_path: Path)
 
 def test_measurements_beside_a_busy_disk_are_repeated(tmp_path: Path) -> None:
     system = FakeSystem("one")
-    noise = FakeSurroundings(raw_us=[100.0, 500.0])
+    noise = FakeEnvironment(raw_us=[100.0, 500.0])
 
     results, _ = run(tmp_path, [system], "restart", noise=noise)
 
@@ -130,23 +130,23 @@ def test_measurements_beside_a_busy_disk_are_repeated(tmp_path: Path) -> None:
 def test_nothing_is_measured_while_the_disk_is_busy(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
-    results, _ = run(tmp_path, [system], "restart", noise=FakeSurroundings(raw_us=[500.0]))
+    results, _ = run(tmp_path, [system], "restart", noise=FakeEnvironment(raw_us=[500.0]))
 
     assert system.asked == ["start", "restart", "stop"]
     assert results.count("not quiet") == 1
 
 
-def test_what_others_processors_stood_beside_is_thrown_away(tmp_path: Path) -> None:
-    results, _ = run(tmp_path, [FakeSystem("one")], "restart", noise=FakeSurroundings(cpus=[0.6, 0.4]))
+def test_rounds_disturbed_by_others_are_thrown_away(tmp_path: Path) -> None:
+    results, _ = run(tmp_path, [FakeSystem("one")], "restart", noise=FakeEnvironment(cpus=[0.6, 0.4]))
 
     assert [each.verdict for each in results.measurements] == ["not quiet", "good"]
     assert results.measurements[0].words == "other processes used 0.6 processors"
 
 
-def test_a_machine_that_is_never_quiet_has_four_attempts(tmp_path: Path) -> None:
+def test_never_quiet_machine_has_four_attempts(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
-    results, _ = run(tmp_path, [system], "restart", noise=FakeSurroundings(cpus=[9.0] * 10))
+    results, _ = run(tmp_path, [system], "restart", noise=FakeEnvironment(cpus=[9.0] * 10))
 
     assert Counter(system.asked)["restart"] == 4
     assert results.count("not quiet") == 4
@@ -175,7 +175,7 @@ def test_after_a_failure_the_rest_is_measured_from_a_new_start(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_system_that_never_starts_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_unstartable_system_does_not_stop_the_others(tmp_path: Path) -> None:
     def fail(words: str) -> None:
         raise OSError(f"no {words}")
 
@@ -190,7 +190,7 @@ def test_a_system_that_never_starts_does_not_stop_the_others(tmp_path: Path) -> 
     assert results.measurements[3].words == "it had failed too often"
 
 
-def test_a_failure_to_stop_is_told_and_measures_nothing_twice(tmp_path: Path) -> None:
+def test_failure_to_stop_is_reported_and_measured_once(tmp_path: Path) -> None:
     def fail(words: str) -> None:
         if words == "stop":
             raise OSError("it goes on")
@@ -224,7 +224,7 @@ def test_an_interrupt_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_takes_too_long_ends() -> None:
+def test_slow_case_ends() -> None:
     before = signal.getsignal(signal.SIGALRM)
 
     with pytest.raises(TimeoutError, match=r"longer than 0\.05 s"), deadline(0.05):
@@ -234,13 +234,13 @@ def test_what_takes_too_long_ends() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_what_ends_in_time_is_not_disturbed_afterwards() -> None:
+def test_timely_case_is_not_disturbed_afterwards() -> None:
     with deadline(0.5):  # a busy machine may take a moment for nothing
         pass
     time.sleep(0.6)
 
 
-def test_a_missing_system_says_what_it_lacks() -> None:
+def test_missing_system_names_its_lack() -> None:
     (there, missing), failures = candidates([FakeSystem("one"), FakeSystem("two", lacks="no two: install it")])
 
     assert (there.version, there.missing) == ("1.2.3", "")
@@ -248,7 +248,7 @@ def test_a_missing_system_says_what_it_lacks() -> None:
     assert failures == []
 
 
-def test_a_system_that_can_not_be_asked_is_skipped_and_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unaskable_system_is_skipped_and_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: FakeSystem) -> str:
         raise OSError("it does not run")
 
@@ -271,7 +271,7 @@ def test_the_loads_of_the_whole_run() -> None:
     assert [each.case for each in others] == ["scan", "scan", "tail", "take-over", "restart"]
 
 
-def test_what_takes_long_is_measured_in_the_first_round_only() -> None:
+def test_long_case_is_measured_in_the_first_round_only() -> None:
     first, second, third = (starts(FakeSystem("etcd"), CASES, Scale(), number, is_quick=False) for number in range(3))
 
     assert second == third == [each for each in first if each[0].case != "sustained"]
@@ -289,7 +289,7 @@ def test_another_form_of_a_writer_is_asked_for_appends_alone() -> None:
     assert starts(FakeSystem("zookeeper-session"), ("sustained", "scan"), Scale(), 0, is_quick=False) == []
 
 
-def test_a_single_node_runs_no_cases_that_need_three() -> None:
+def test_single_node_runs_no_cases_for_three() -> None:
     local = FakeSystem("sqlite", is_replicated=False)
     appends, others = starts(local, CASES, Scale(), 0, is_quick=False)
 

@@ -84,7 +84,7 @@ def test_confirmed_entries_are_counted_when_answers_are_cut(cut_bytes: int) -> N
     assert counts[0] == cut_bytes // 37 or cut_bytes == 1000  # only whole answers count
 
 
-def test_a_refusal_is_told_with_its_number() -> None:
+def test_refusal_is_reported_with_its_number() -> None:
     with pytest.raises(NotMeasured, match="-101"):
         jute.Creates(b"/l", b"abc").receive(answer(text(b"/l/0")) + answer(error=jute.NO_NODE))
     with pytest.raises(jute.Refused) as refused:
@@ -98,7 +98,7 @@ def test_texts_may_be_empty_or_absent() -> None:
     assert jute.texts(b"\0\0\0\3" + text(b"b") + text(b"") + text(b"a")) == [b"b", b"", b"a"]
 
 
-def test_connections_share_what_is_in_flight() -> None:
+def test_connections_share_requests_in_flight() -> None:
     assert [connections_for(in_flight) for in_flight in (1, 100, 1000, 10_000)] == [1, 5, 32, 32]
     assert [connections_for(in_flight, 1) for in_flight in (1, 100, 10_000)] == [1, 1, 1]
 
@@ -112,7 +112,7 @@ def test_connections_share_what_is_in_flight() -> None:
         ("", "1", "log.1"),
     ],
 )
-def test_only_what_no_kept_snapshot_needs_is_purged(snapshots: str, logs: str, kept: str, tmp_path: Path) -> None:
+def test_only_files_no_kept_snapshot_needs_are_purged(snapshots: str, logs: str, kept: str, tmp_path: Path) -> None:
     names = [f"{kind}.{each}" for kind, zxids in (("snapshot", snapshots), ("log", logs)) for each in zxids.split()]
     for name in [*names, "currentEpoch"]:
         (tmp_path / name).touch()
@@ -141,7 +141,7 @@ def test_a_load_has_as_many_sessions_as_it_says(
 
 @pytest.mark.slow
 @needs_zookeeper
-def test_real_servers_do_all_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_servers_support_every_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_quick(monkeypatch, WARM_UP=Load(100, 10, 0.05))
     with SYSTEM.running(tmp_path) as running:
         assert len(running.process_ids) == 3

@@ -156,7 +156,7 @@ def start_etcd(directory: Path, size: int = 1, *options: str, scheme: str = "htt
 
 @contextmanager
 def hasty(metastore: EtcdMetastore, request_timeout_s: float) -> Iterator[None]:
-    """What is called meanwhile has so little time: only what shall run out of it."""
+    """Shortens the timeout only of calls that must time out."""
     gateway = metastore._gateway
     patient = gateway._options
     gateway._options = attrs.evolve(patient, request_timeout_s=request_timeout_s)

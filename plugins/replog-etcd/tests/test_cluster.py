@@ -38,7 +38,7 @@ async def until_all_serve(store: Store) -> None:
                     await trio.sleep(0.05)
 
 
-async def test_a_read_at_one_server_sees_what_was_changed_at_another(cluster: Store) -> None:
+async def test_read_at_one_server_sees_a_change_at_another(cluster: Store) -> None:
     one, two, three = (server.address for server in cluster.servers)
     async with cluster.client(one) as first, cluster.client(two) as second, cluster.client(three) as third:
         version = await first.create("a", b"0")
@@ -80,7 +80,7 @@ async def test_changes_go_on_when_the_leader_is_gone(cluster: Store, how: str) -
     assert len(answered) >= tried - 4  # those that were under way
 
 
-async def test_a_wait_at_a_server_that_freezes_goes_on_at_another(cluster: Store) -> None:
+async def test_wait_continues_elsewhere_when_its_server_freezes(cluster: Store) -> None:
     await until_all_serve(cluster)
     leader = await leader_of(cluster)
     frozen = next(each for each in cluster.servers if each is not leader)

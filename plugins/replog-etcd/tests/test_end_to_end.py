@@ -1,5 +1,6 @@
 """Bookies that register in etcd, a leader that takes over from another, and a reader that follows: all of it by URL."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import trio
@@ -10,7 +11,7 @@ import replog
 THREE = replog.Quorum(ensemble=3, write=3, ack=2)
 
 
-async def test_a_log_whose_metadata_is_in_etcd(store: Store, tmp_path: Path) -> None:
+async def test_log_works_with_its_metadata_in_etcd(store: Store, tmp_path: Path) -> None:
     read: list[bytes] = []
     first_led, second_waits = trio.Event(), trio.Event()
 
@@ -34,13 +35,13 @@ async def test_a_log_whose_metadata_is_in_etcd(store: Store, tmp_path: Path) -> 
                     return
 
     with trio.fail_after(60):
-        async with trio.open_nursery() as bookies:
+        async with AsyncExitStack() as bookies:
             for number in range(3):
                 options = replog.BookieOptions(storage="memory", listen=("tcp:127.0.0.1:0",))
                 config = replog.BookieConfig(
                     directory=str(tmp_path / str(number)), metastore=store.url(), options=options
                 )
-                await bookies.start(replog.serve_bookie, config)
+                await bookies.enter_async_context(replog.serve_bookie(config))
             async with replog.connect(store.url()) as one, replog.connect(store.url()) as other:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(lead_first, one)
@@ -52,7 +53,6 @@ async def test_a_log_whose_metadata_is_in_etcd(store: Store, tmp_path: Path) -> 
                             await metastore.wait_children_changed("elections/orders", [])
                     second_waits.set()
                 assert await one.logs() == ["orders"]
-            bookies.cancel_scope.cancel()
         assert read == [b"one", b"two", b"three"]
         async with store.client() as metastore:
             assert await metastore.announced("bookies") == {}

@@ -19,7 +19,7 @@ NOBODY = "127.0.0.1:1"
 SOON_S = 20.0
 
 
-async def test_a_change_whose_answer_is_lost_is_uncertain_and_happened(store: Store) -> None:
+async def test_change_with_a_lost_answer_is_uncertain_and_happened(store: Store) -> None:
     async with serve_proxy(store.servers[0].address) as proxy, store.client() as other:
         async with store.client(proxy.address) as metastore:
             version = await metastore.create("a", b"1")
@@ -74,7 +74,7 @@ async def test_a_change_is_uncertain_when_the_connection_is_reset(store: Store) 
             assert (await metastore.get("a")).value in (b"1", b"2")
 
 
-async def test_what_was_not_sent_is_a_definite_failure(store: Store) -> None:
+async def test_unsent_request_is_a_definite_failure(store: Store) -> None:
     async with store.client(NOBODY) as metastore:
         told = r"127\.0\.0\.1:1: .*refused.*Nothing was changed"
         with pytest.raises(EtcdUnreachableError, match=told):
@@ -120,7 +120,7 @@ async def test_a_change_sent_to_a_silent_server_is_not_sent_again(store: Store) 
                 assert (await metastore.get("b")).value == b""
 
 
-async def test_a_change_survives_an_idle_connection_that_was_cut(store: Store) -> None:
+async def test_change_survives_a_cut_idle_connection(store: Store) -> None:
     async with serve_proxy(store.servers[0].address) as proxy:
         async with store.client(proxy.address) as metastore:
             version = await metastore.create("a", b"0")
@@ -250,7 +250,7 @@ async def test_a_change_answered_with_doubt_has_an_unknown_outcome(answer: bytes
 
 
 @pytest.mark.parametrize("answer", DOUBTFUL)
-async def test_a_read_that_is_answered_with_doubt_failed(answer: bytes) -> None:
+async def test_read_answered_with_doubt_fails(answer: bytes) -> None:
     async with stranger() as (server, metastore):
         server.answer = answer
         with pytest.raises(EtcdUnreachableError):
@@ -282,7 +282,7 @@ async def test_only_reads_go_to_the_next_server_after_doubt(answer: bytes) -> No
         (http(429, b'{"error":"etcdserver: mvcc: database space exceeded","code":8}'), "alarm disarm"),
     ],
 )
-async def test_a_refusal_is_definite_and_says_what_to_do(answer: bytes, told: str) -> None:
+async def test_refusal_is_definite_and_names_the_remedy(answer: bytes, told: str) -> None:
     async with stranger() as (server, metastore):
         server.answer = answer
         for call in (metastore.create("a", b""), metastore.get("a")):

@@ -1,5 +1,5 @@
 """Who is alive, and who leads: leases, and a queue in which who came first is next. What becomes of processes that die or
-stop, the exam asks (`test_metastore`)."""
+stop, the conformance suite asks (`test_metastore`)."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -33,14 +33,14 @@ async def end_leases(metastore: EtcdMetastore) -> None:
             await metastore._gateway.call("/v3/lease/revoke", {"ID": each["ID"]}, what="ending a lease")
 
 
-async def test_only_what_is_under_a_lease_is_announced(store: Store) -> None:
+async def test_only_keys_under_a_lease_are_announced(store: Store) -> None:
     async with store.client() as metastore:
         await metastore.create("bookies/stone", b"")
         async with metastore.announce("bookies/one", b"here"):
             assert await metastore.announced("bookies") == {"one": b"here"}
 
 
-async def test_a_lease_that_was_lost_is_made_anew(start_store: StartStore) -> None:
+async def test_lost_lease_is_renewed(start_store: StartStore) -> None:
     store = start_store()
     async with store.client(lease_s=2) as metastore, store.client() as other:
         async with metastore.announce("bookies/one", b"here"):
@@ -49,14 +49,14 @@ async def test_a_lease_that_was_lost_is_made_anew(start_store: StartStore) -> No
         assert await other.announced("bookies") == {}
 
 
-async def test_a_key_that_was_taken_away_is_made_anew(store: Store) -> None:
+async def test_removed_key_is_made_again(store: Store) -> None:
     async with store.client(lease_s=1) as metastore, store.client() as other:
         async with metastore.announce("bookies/one", b"here"):
             await other.delete("bookies/one")
             await until_announced(other, "bookies", {"one": b"here"})
 
 
-async def test_a_key_that_somebody_else_took_stays_theirs(start_store: StartStore) -> None:
+async def test_key_taken_by_another_client_stays_theirs(start_store: StartStore) -> None:
     store = start_store()
     async with store.client(lease_s=1) as metastore, store.client() as other:
         async with metastore.announce("bookies/one", b"first"):
@@ -79,7 +79,7 @@ async def taken(other: EtcdMetastore, key: str, value: bytes) -> AsyncIterator[N
         yield
 
 
-async def test_etcd_takes_no_put_under_a_lease_that_is_gone(store: Store) -> None:
+async def test_etcd_refuses_a_put_under_a_gone_lease(store: Store) -> None:
     """On this rests that a cancelled announcement can't come true later."""
     async with store.client() as metastore:
         put = {"success": [metastore._layout.put("a", b"", 12345)]}
@@ -88,7 +88,7 @@ async def test_etcd_takes_no_put_under_a_lease_that_is_gone(store: Store) -> Non
         assert raised.value.code == NOT_FOUND
 
 
-async def test_an_announcement_whose_answer_was_lost_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_announcement_is_found_after_a_lost_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve_proxy(store.servers[0].address) as proxy:
         async with store.client(proxy.address) as metastore, store.client() as other:
             await metastore.children("bookies")  # so that there is a connection
@@ -114,7 +114,7 @@ async def test_an_announcement_whose_answer_was_lost_is_found(store: Store, monk
             assert await other.announced("bookies") == {}
 
 
-async def test_leaving_takes_a_short_while_though_nobody_answers(store: Store) -> None:
+async def test_leaving_is_quick_without_answers(store: Store) -> None:
     async with serve_proxy(store.servers[0].address) as proxy:
         async with store.client(proxy.address, request_timeout_s=60.0) as metastore:
             async with metastore.announce("bookies/one", b"here"):
@@ -134,7 +134,7 @@ async def test_an_error_in_the_body_is_raised_alone_and_ends_the_key(store: Stor
         assert await metastore.announced("bookies") == {}
 
 
-async def test_closing_the_client_ends_what_it_announces_with_an_error(store: Store) -> None:
+async def test_closing_the_client_ends_its_announcements_with_an_error(store: Store) -> None:
     async with store.client(lease_s=1) as metastore:
         with pytest.raises(trio.ClosedResourceError):
             async with metastore.announce("bookies/one", b""):
@@ -155,7 +155,7 @@ async def test_a_body_with_a_nursery_is_cancelled_from_outside(store: Store) -> 
 # -- elections ----------------------------------------------------------------------------------------------------
 
 
-async def test_who_came_first_is_elected_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_comer_is_elected_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """And who leaves wakes one, not all: each looks who stands before when it comes, and when that one has left."""
     led: list[int] = []
     everybody_waits = trio.Event()
@@ -210,7 +210,7 @@ async def test_one_leads_at_a_time(store: Store) -> None:
         assert (most, terms) == (1, 18)
 
 
-async def test_a_candidate_that_gives_up_leaves_the_queue(store: Store) -> None:
+async def test_withdrawing_candidate_leaves_the_queue(store: Store) -> None:
     async with store.client() as metastore:
         async with metastore.elect("elections/log", b"first"):
             for _ in range(3):
@@ -223,7 +223,7 @@ async def test_a_candidate_that_gives_up_leaves_the_queue(store: Store) -> None:
                 pass
 
 
-async def test_a_candidate_that_lost_its_place_is_still_elected(start_store: StartStore) -> None:
+async def test_candidate_is_elected_after_it_lost_its_place(start_store: StartStore) -> None:
     store = start_store()
     async with store.client(lease_s=2) as metastore, store.client() as other:
         async with other.elect("elections/log", b"leader"):
@@ -246,7 +246,7 @@ async def be_elected(metastore: EtcdMetastore, nursery: trio.Nursery) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_an_election_where_nobody_answers_fails_by_name(store: Store) -> None:
+async def test_election_without_answers_fails_by_name(store: Store) -> None:
     async with store.client("127.0.0.1:1") as metastore:
         with pytest.raises(EtcdUnreachableError, match="refused"):
             async with metastore.elect("elections/log", b""):

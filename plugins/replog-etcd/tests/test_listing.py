@@ -76,7 +76,7 @@ async def test_many_words_with_few_keys_below_are_all_read(store: Store) -> None
         assert counted.requests <= 8
 
 
-async def test_words_that_sort_before_the_slash_are_listed(store: Store) -> None:
+async def test_words_sorting_before_the_slash_are_listed(store: Store) -> None:
     """ "a-b" and "a.b" come between "a" and "a/x": the word "a" is met twice."""
     async with store.client() as metastore:
         await fill(metastore, ["r/a", "r/a-b", "r/a-b/x", "r/a.b", "r/a/x", "r/a/y", "r/a0", "r/a0/x"])
@@ -97,25 +97,25 @@ async def test_a_page_may_end_anywhere(store: Store) -> None:
 
 
 async def test_random_trees_are_listed_as_they_are(store: Store) -> None:
-    chance = random.Random(7)
+    entropy = random.Random(7)
     alphabet = ["a", "b", "a-", "a.", "a0", "a b", "a!", "\N{SNOWMAN}", "~", "\N{GRINNING FACE}"]
     async with store.client() as metastore:
         for tree in range(12):
             made = set()
-            for _ in range(chance.choice([3, 30, 300])):
+            for _ in range(entropy.choice([3, 30, 300])):
                 words = [
-                    chance.choice(alphabet) + chance.choice(["", "x", "y", "1"]) for _ in range(chance.randint(1, 4))
+                    entropy.choice(alphabet) + entropy.choice(["", "x", "y", "1"]) for _ in range(entropy.randint(1, 4))
                 ]
                 made.add("/".join([f"tree-{tree}", *words]))
             await fill(metastore, sorted(made))
-            for key in {f"tree-{tree}", *chance.sample(sorted(made), min(5, len(made)))}:
+            for key in {f"tree-{tree}", *entropy.sample(sorted(made), min(5, len(made)))}:
                 below = [each[len(key) + 1 :] for each in made if each.startswith(f"{key}/")]
                 await children(metastore, key, sorted({each.split("/")[0] for each in below}))
                 values = await metastore.values(key)
                 assert sorted(values) == sorted(each for each in below if "/" not in each)
 
 
-async def test_what_stays_is_seen_while_other_keys_come_and_go(store: Store) -> None:
+async def test_lasting_keys_are_seen_while_others_come_and_go(store: Store) -> None:
     async with store.client() as metastore:
         staying = [f"{number:03}" for number in range(0, 300, 3)]
         await fill(metastore, [f"a/{word}" for word in staying])

@@ -20,12 +20,12 @@ from replog.testing import check_metastore, check_metastore_leases
 from replog_etcd.errors import EtcdRefusedError
 
 
-async def test_it_passes_the_exam(store: Store) -> None:
+async def test_it_passes_the_conformance_suite(store: Store) -> None:
     await check_metastore(store.client)
 
 
 @pytest.mark.slow
-async def test_it_passes_the_exam_of_leases(store: Store) -> None:
+async def test_it_passes_the_conformance_suite_of_leases(store: Store) -> None:
     await check_metastore_leases(f"{store.url()}?lease_s=2", lease_s=2.0)
 
 
@@ -48,7 +48,7 @@ async def test_how_keys_and_values_stand_in_etcd(store: Store) -> None:
         assert keys == [f"/{store.prefix}/ledgers/00/0000/0001", f"/{store.prefix}/logs/\N{SNOWMAN}"]
 
 
-async def test_versions_never_repeat_not_even_for_a_key_made_anew(store: Store) -> None:
+async def test_versions_never_repeat_even_for_a_remade_key(store: Store) -> None:
     async with store.client() as metastore:
         first = await metastore.create("a", b"1")
         await metastore.delete("a")
@@ -101,14 +101,14 @@ async def test_values_are_those_right_below(store: Store) -> None:
         assert {word: (each.value, each.version) for word, each in found.items()} == {"a": (b"1", version)}
 
 
-async def test_a_key_that_no_store_takes_is_refused_before_it_is_sent(store: Store) -> None:
+async def test_impossible_key_is_refused_before_it_is_sent(store: Store) -> None:
     async with store.client("127.0.0.1:1") as metastore:  # where nobody is
         for call in (metastore.get(""), metastore.children("a/../b"), metastore.wait_changed("a//b", None)):
             with pytest.raises(LocalProtocolError):
                 await call
 
 
-async def test_a_foreign_key_that_is_no_text_is_named(store: Store) -> None:
+async def test_foreign_binary_key_is_named(store: Store) -> None:
     async with store.client() as metastore:
         key = base64.b64encode(f"/{store.prefix}/logs/".encode() + b"\xff\xfe").decode()
         await metastore._gateway.call("/v3/kv/put", {"key": key, "value": ""}, what="a foreign key", is_change=True)
@@ -116,7 +116,7 @@ async def test_a_foreign_key_that_is_no_text_is_named(store: Store) -> None:
             await metastore.children("logs")
 
 
-async def test_what_is_under_way_ends_when_it_is_closed(store: Store) -> None:
+async def test_pending_calls_end_on_closing(store: Store) -> None:
     async with store.client() as metastore:
         ended: list[str] = []
 
@@ -176,7 +176,7 @@ async def test_cancelled_calls_leave_a_usable_client(store: Store) -> None:
         assert (await metastore.get("a")).version == version
 
 
-async def test_a_full_etcd_says_so_and_what_to_do(start_store: StartStore) -> None:
+async def test_full_etcd_reports_it_and_the_remedy(start_store: StartStore) -> None:
     async with start_store(1, "--quota-backend-bytes", str(2 << 20)).client() as metastore:
         with pytest.raises(EtcdRefusedError, match="etcdctl alarm disarm") as raised:
             for number in range(20):

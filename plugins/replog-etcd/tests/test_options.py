@@ -45,7 +45,7 @@ def test_a_url_names_servers_and_a_prefix() -> None:
         ("one/" + "long" * 60, "longer than 200 bytes"),
     ],
 )
-def test_a_url_that_names_none_is_refused(rest: str, told: str) -> None:
+def test_url_without_a_server_is_refused(rest: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as raised:
         Target.parse(rest)
     assert f"etcd://{rest}" in str(raised.value)
@@ -70,7 +70,7 @@ def test_the_registry_opens_it_by_its_scheme() -> None:
         ("timeout=1", "timeout"),
     ],
 )
-def test_options_that_contradict_are_refused(options: str, told: str) -> None:
+def test_contradictory_options_are_refused(options: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Registry().open_metastore(f"etcd://one/prefix?{options}")
 
@@ -89,7 +89,7 @@ async def opened(url: str) -> AsyncIterator[Metastore]:
         await metastore.aclose()
 
 
-async def test_a_server_that_is_not_there_may_be_waited_for() -> None:
+async def test_absent_server_may_be_awaited() -> None:
     with socket.socket() as taken:  # nobody listens there
         taken.bind(("127.0.0.1", 0))
         url = f"etcd://127.0.0.1:{taken.getsockname()[1]}/a?request_timeout_s=1"

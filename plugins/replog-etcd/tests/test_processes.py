@@ -47,7 +47,7 @@ def start_child(target: str, number: int) -> subprocess.Popen[bytes]:
 
 @pytest.mark.long(is_sampled=False)  # the same with tasks of one process is in make test: test_failures.py
 async def test_no_update_is_lost_or_doubled(store: Store) -> None:
-    chance = random.Random(3)
+    entropy = random.Random(3)
     async with serve_proxy(store.servers[0].address) as proxy, store.client() as other:
         await other.create("list", b"[]")
         target = store.url(proxy.address).removeprefix("etcd://")
@@ -55,8 +55,8 @@ async def test_no_update_is_lost_or_doubled(store: Store) -> None:
         try:
             with trio.fail_after(120):
                 while any(child.poll() is None for child in children):
-                    await trio.sleep(chance.uniform(0.01, 0.05))
-                    if chance.random() < 0.7:
+                    await trio.sleep(entropy.uniform(0.01, 0.05))
+                    if entropy.random() < 0.7:
                         proxy.reset()
                     else:
                         proxy.to_client.swallow()

@@ -117,7 +117,7 @@ async def check_refusals(store: Store, files: Files, ours: dict[str, str]) -> No
             await metastore.get("a")
 
 
-async def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+async def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "broken.pem").write_text("nothing")
     for path in (tmp_path / "missing.pem", tmp_path / "broken.pem"):
         metastore = Registry().open_metastore(f"etcd://127.0.0.1/a?tls_ca_file={path}")

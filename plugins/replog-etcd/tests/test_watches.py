@@ -60,7 +60,7 @@ async def test_a_wait_asks_once_and_then_listens(store: Store, monkeypatch: pyte
         assert asked == ["/v3/kv/range"] * 2
 
 
-async def test_children_that_change_below_known_words_wake_nobody(store: Store) -> None:
+async def test_changes_below_known_children_wake_no_waiter(store: Store) -> None:
     async with store.client(watch_renewal_s=600.0) as metastore, store.client() as other:
         await other.create("a/one", b"")
         woken = trio.Event()
@@ -117,7 +117,7 @@ async def test_waits_go_on_when_their_connection_is_cut(store: Store) -> None:
                     proxy.mend()
 
 
-async def test_a_connection_that_died_unheard_is_noticed(store: Store) -> None:
+async def test_silently_dead_connection_is_noticed(store: Store) -> None:
     async with serve_proxy(store.servers[0].address) as proxy, store.client() as other:
         async with store.client(proxy.address, watch_renewal_s=0.5, request_timeout_s=0.5) as metastore:
             version = await metastore.create("a", b"")
@@ -132,7 +132,7 @@ async def test_a_connection_that_died_unheard_is_noticed(store: Store) -> None:
                     proxy.mend()
 
 
-async def test_a_wait_outlives_the_compaction_of_what_it_knows(store: Store) -> None:
+async def test_wait_outlives_the_compaction_of_its_revision(store: Store) -> None:
     async with store.client(watch_renewal_s=0.3) as metastore, store.client() as other:
         version = await metastore.create("a", b"")
         with trio.fail_after(SOON_S):
@@ -180,7 +180,7 @@ async def test_a_cancelled_wait_gives_its_connection_back(store: Store) -> None:
         assert metastore._watches._slots.value == 2
 
 
-async def test_a_wait_for_what_is_refused_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_wait_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no passing trouble; nobody would learn why nothing happens."""
     async with store.client() as metastore:
 

@@ -11,7 +11,7 @@ from etcd_servers import Store, start_etcd
 
 import replog
 from replog.bookie.serving import ServedBookie
-from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 
 
 async def until_all_doubt(bookies: list[ServedBookie], wanted: bool) -> None:
@@ -24,12 +24,12 @@ async def test_lost_or_older_data_cost_nothing(tmp_path: Path) -> None:
     (server,) = start_etcd(tmp_path)
     store = Store([server], "prod")
     data = server._directory / server.name
-    options = BookieOptions(garbage_collection_interval_s=0.2)
+    options = BookieTuning(garbage_collection_interval_s=0.2)
     try:
         async with AsyncExitStack() as stack:
             bookies = [
                 await stack.enter_async_context(
-                    replog.served_bookie(
+                    replog.serve_bookie(
                         replog.BookieConfig(
                             directory=str(tmp_path / str(number)), metastore=store.url(), options=options
                         )

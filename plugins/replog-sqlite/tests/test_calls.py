@@ -64,7 +64,7 @@ async def test_a_hanging_change_is_uncertain_and_the_next_is_not_made(tmp_path: 
             await metastore.get("c")
 
 
-async def test_a_read_that_hangs_is_an_error_and_never_uncertain(tmp_path: Path) -> None:
+async def test_hanging_read_is_an_error_and_never_uncertain(tmp_path: Path) -> None:
     async with opened(tmp_path / "f", timeout_s=0.2) as metastore:
         gate = Gate(metastore)
         with pytest.raises(MetastoreError, match="no answer within") as raised:
@@ -100,7 +100,7 @@ async def test_a_cancelled_change_returns_at_once_and_may_happen(tmp_path: Path)
         assert (await metastore.get("a")).value == b"1", "the thread had it already: the next call waits for its turn"
 
 
-async def test_closing_leaves_what_hangs_to_close_the_file_itself(tmp_path: Path) -> None:
+async def test_closing_leaves_hanging_calls_to_close_the_file(tmp_path: Path) -> None:
     metastore = SQLiteMetastore(tmp_path / "f", SQLiteOptions(timeout_s=1.0))
     gate = Gate(metastore)
     with pytest.raises(MetastoreUncertainError):

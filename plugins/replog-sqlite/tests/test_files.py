@@ -73,7 +73,7 @@ def test_an_invalid_url_is_refused_before_anything_is_opened(url: str) -> None:
         Registry(environment={}).open_metastore(url)
 
 
-async def test_what_was_written_is_there_for_the_next(tmp_path: Path) -> None:
+async def test_written_values_reach_the_next_opener(tmp_path: Path) -> None:
     async with opened(tmp_path / "f") as one:
         version = await one.create("a", b"1")
     async with opened(tmp_path / "f") as other:
@@ -92,7 +92,7 @@ async def test_after_closing_nothing_works(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["f"], "SQLite's files beside it are gone with the last client"
 
 
-async def test_keys_and_values_that_no_store_could_take_are_refused(tmp_path: Path) -> None:
+async def test_impossible_keys_and_values_are_refused(tmp_path: Path) -> None:
     async with opened(tmp_path / "f") as metastore:
         for call in (metastore.get("a//b"), metastore.create("", b""), metastore.delete("x" * 481)):
             with pytest.raises(LocalProtocolError):
@@ -113,7 +113,7 @@ async def test_values_are_read_in_one_go_and_only_right_below(tmp_path: Path) ->
         assert await metastore.values("nothing") == {}
 
 
-async def test_children_are_found_among_keys_that_sort_between_them(tmp_path: Path) -> None:
+async def test_children_are_found_among_keys_sorting_between_them(tmp_path: Path) -> None:
     """Printable characters sort before "/", after it, and far behind: a word may end with any of them."""
     words = [
         "a",
@@ -163,7 +163,7 @@ async def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     assert theirs.read_bytes() == before
 
 
-async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+async def test_foreign_database_file_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"something else" * 1000)
     async with opened(tmp_path / "f") as metastore:
         with pytest.raises(MetastoreCorruptError, match="not a database; nothing was changed"):
@@ -192,7 +192,7 @@ async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     assert dump(tmp_path / "f") == before
 
 
-async def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
+async def test_damage_in_the_middle_is_reported(tmp_path: Path) -> None:
     async with opened(tmp_path / "f") as metastore:
         for number in range(50):
             await metastore.create(f"a/{number}", bytes(1000))
@@ -205,18 +205,18 @@ async def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/f", "."])
-async def test_a_path_that_cannot_be_is_a_named_error(tmp_path: Path, name: str) -> None:
+async def test_impossible_path_is_a_named_error(tmp_path: Path, name: str) -> None:
     async with opened(f"{tmp_path}/{name}") as metastore:
         with pytest.raises(MetastoreError, match=r"nothing was written\. Is its directory there"):
             await metastore.get("a")
     assert names_in(tmp_path) == []
 
 
-async def test_a_file_that_is_not_there_yet_may_be_waited_for(tmp_path: Path) -> None:
+async def test_missing_file_may_be_awaited(tmp_path: Path) -> None:
     await check_metastore_outage(lambda: opened(tmp_path / "missing" / "f"))
 
 
-async def test_memory_of_sqlites_own_is_no_file(tmp_path: Path) -> None:
+async def test_sqlites_own_memory_is_not_a_file(tmp_path: Path) -> None:
     async with opened(":memory:") as metastore:
         with pytest.raises(MetastoreError, match="Name a file on a local disk"):
             await metastore.create("a", b"")
@@ -225,7 +225,7 @@ async def test_memory_of_sqlites_own_is_no_file(tmp_path: Path) -> None:
 # -- locked and full ----------------------------------------------------------------------------------------------
 
 
-async def test_a_locked_database_is_told_of_and_read_meanwhile(tmp_path: Path) -> None:
+async def test_locked_database_is_reported_and_read_meanwhile(tmp_path: Path) -> None:
     async with opened(tmp_path / "f") as patient:
         version = await patient.create("a", b"1")
     async with opened(tmp_path / "f", timeout_s=2.0) as metastore:
@@ -283,7 +283,7 @@ trio.run(main)
 """
 
 
-async def test_a_commit_that_fails_has_an_unknown_outcome(tmp_path: Path) -> None:
+async def test_failed_commit_has_an_unknown_outcome(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(COMMIT_FAILS), str(tmp_path / "f")]
     done = await trio.run_process(command, capture_stderr=True, check=False)
     assert done.returncode == 0, done.stderr.decode()

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 import replog
-from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.errors import KeyExistsError, MetastoreError, StorageInUseError
 from replog_sqlite import SQLiteMetastore, SQLiteOptions
 
@@ -262,7 +262,7 @@ async def main():
 """
 
 
-async def test_embedding_after_a_kill_waits_for_nobody(tmp_path: Path) -> None:
+async def test_embedding_after_a_kill_does_not_wait(tmp_path: Path) -> None:
     """The lock on the directory proves that the killed process is gone, though its lease has ten minutes left."""
     async with child(EMBED, tmp_path / "store", tmp_path / "wal") as process:
         assert await said(process) == "stored"
@@ -276,8 +276,8 @@ async def test_embedding_after_a_kill_waits_for_nobody(tmp_path: Path) -> None:
                     assert [record.data async for record in reader] == [b"first", b"second"]
 
 
-async def test_copy_of_a_directory_that_is_served_is_refused(tmp_path: Path) -> None:
-    options = BookieOptions(storage="files", announce_timeout_s=0.5)
+async def test_copy_of_a_served_directory_is_refused(tmp_path: Path) -> None:
+    options = BookieTuning(storage="files", announce_timeout_s=0.5)
     async with child(EMBED, tmp_path / "store", tmp_path / "wal") as process:
         assert await said(process) == "stored"
         shutil.copytree(tmp_path / "wal", tmp_path / "copy")

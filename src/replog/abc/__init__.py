@@ -1,13 +1,12 @@
-"""The seams: what a storage, a transport, an authenticator, a metastore and a placement policy promise; and a data plane.
+"""The seams: what a storage, a transport, an authenticator, a metastore and a placement policy promise.
 
-Each seam is small, and `replog.testing` has a conformance suite for each: an implementation that passes `check_storage`,
-`check_metastore` or `check_transport` may be trusted with a log. When in doubt, an implementation raises; it returns
-nothing only for what is proven absent.
+Each seam is small, and `replog.testing` has a conformance suite for each: an implementation that passes
+`check_storage`, `check_metastore` or `check_transport` may be trusted with a log. When in doubt, an implementation
+raises; it returns nothing only for proven absence.
 """
 
 from replog.abc.authentication import Authenticator, Identity, Peer, Role
-from replog.abc.data_plane import BookieLoop, Sender, SenderBacklog
-from replog.abc.metastore import Metastore
+from replog.abc.metastore import Metastore, MetastoreOverTransports
 from replog.abc.placement import BookieState, Candidate, PlacementPolicy, Random
 from replog.abc.storage import UNBOUNDED, Damage, Doubt, Sighting, Storage, StoredRange
 from replog.abc.transport import Connection, Reply, RequestHandler, ResponseReceiver, Transport
@@ -19,7 +18,6 @@ from replog.runtime.nursery import open_service_nursery
 __all__ = [
     "UNBOUNDED",
     "Authenticator",
-    "BookieLoop",
     "BookieState",
     "Candidate",
     "Connection",
@@ -30,6 +28,7 @@ __all__ = [
     "Identity",
     "Marks",
     "Metastore",
+    "MetastoreOverTransports",
     "Mutation",
     "Peer",
     "PlacementPolicy",
@@ -39,8 +38,6 @@ __all__ = [
     "RequestHandler",
     "ResponseReceiver",
     "Role",
-    "Sender",
-    "SenderBacklog",
     "SetMarks",
     "Sighting",
     "Storage",

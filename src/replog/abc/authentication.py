@@ -1,4 +1,4 @@
-"""The seam of authenticators: how clients and bookies prove who they are."""
+"""The seam of authenticators: how clients and bookies prove their identities."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import attrs
 
 
 class Role(enum.Enum):
-    """What an authenticated client may do."""
+    """The rights of an authenticated client."""
 
     CLIENT = "client"  # write, read, recover; each ledger also needs its password (B7)
     REPAIRER = "repairer"  # read and store copies of any ledger's batches, without its password
-    ADMIN = "admin"  # ask a bookie to collect garbage, compact, scrub
+    ADMIN = "admin"  # ask a bookie to collect garbage, compact, scrub; change the members of a metastore
+    MEMBER = "member"  # take part in the metastore that the bookies' processes keep
 
 
 @attrs.frozen
 class Peer:
-    """What a bookie's transport knows of a client before authentication.
+    """The facts that a bookie's transport knows of a client before authentication.
 
     `address` is for people. `certificate_names` are the names in a client certificate that TLS has verified, () without
     one."""

@@ -1,4 +1,4 @@
-"""The seam of metastores: a map with compare-and-set, and who is alive."""
+"""The seam of metastores: a map with compare-and-set, and the presence of clients."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import trio
 
+from replog.abc.authentication import Authenticator
+from replog.abc.transport import Transport
 from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreCorruptError, MetastoreError
 from replog.runtime.keys import Versioned
 from replog.runtime.leases import Leases
@@ -85,8 +87,8 @@ class Metastore(ABC):
             pause_s = min(_POLL_MAX_S, _POLL_GROWTH * pause_s)
 
     async def _seen_version(self, key: str, known: int | None) -> int | None:
-        """As `_version`; but where others wait for this key, one of them looks for all: a hundred followers of one log took a
-        whole processor."""
+        """Returns the version like `_version`; but where others wait for this key, one of them looks for all: a hundred
+        followers of one log took a whole processor."""
         version, at_s = self._versions_seen.get(key, (None, -math.inf))
         if version != known or trio.current_time() - at_s >= _POLL_S:
             version = await self._version(key)
@@ -114,9 +116,9 @@ class Metastore(ABC):
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
         """Makes the key exist while the context is open and this process lives; afterwards it vanishes soon.
 
-        If the process dies, `announced` and `announce` notice after `lease_s`. Raises `KeyExistsError` if another process
-        announces the key, or it exists otherwise; `MetastoreError`. What `get` returns for such a key depends on the store:
-        use `announced`.
+        If the process dies, `announced` and `announce` notice after `lease_s`. Raises `KeyExistsError` if another
+        process announces the key, or it exists otherwise; `MetastoreError`. The value that `get` returns for such a key
+        depends on the store: use `announced`.
 
         The default calls `put` a few times per `lease_s`. Override it where the store itself knows which clients live."""
         async with self._leases.announce(key, value):
@@ -130,9 +132,9 @@ class Metastore(ABC):
     async def elect(self, key: str, candidate: bytes) -> AsyncIterator[None]:
         """Waits for its turn, and is elected at this key while the context is open and this process lives.
 
-        `candidate` is for people. Raises `MetastoreError` if the store is unreachable at first; later it waits. Losing an
-        election gives no notice: only fences make writing safe (M3). The key has no other use; what the store keeps at it
-        or below it is its own affair."""
+        `candidate` is for people. Raises `MetastoreError` if the store is unreachable at first; later it waits. Losing
+        an election gives no notice: only fences make writing safe (M3). The key has no other use; the store uses it and
+        the keys below it freely."""
         async with AsyncExitStack() as stack:
             is_first = True
             while not await self._try_to_be_elected(stack, key, candidate, is_first):
@@ -179,3 +181,11 @@ class Metastore(ABC):
         # Made when it is needed, and not by `__init__`: stores need not call that of this class.
         leases: Leases = self.__dict__.setdefault("_leases", Leases(self, self.lease_s))
         return leases
+
+
+class MetastoreOverTransports(Metastore):
+    """A metastore whose members are reached as bookies are: by transports, with the same certificates and authentication."""
+
+    @abstractmethod
+    def use(self, open_transport: Callable[[str], Transport], authenticator: Authenticator | None) -> None:
+        """Called once, before the first call: `open_transport` gives the transport of a scheme, with its options."""

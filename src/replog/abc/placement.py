@@ -24,17 +24,17 @@ class Random(Protocol):
 
 
 class BookieState(enum.Enum):
-    """What a bookie can be used for, from the most to the least useful."""
+    """The uses of a bookie, from the most to the least useful."""
 
     WRITABLE = "writable"
-    DRAINING = "draining"  # it takes entries, but will be stopped for good: used only where others are too few (C8)
+    DRAINING = "draining"  # it takes entries, but will be stopped permanently: used only where others are too few (C8)
     READ_ONLY = "read-only"  # it takes no new entries (B5, B10)
     AWAY = "away"  # known, and not announced
 
 
 @attrs.frozen
 class Candidate:
-    """What a placement policy gets to know of a bookie.
+    """The facts about a bookie that a placement policy gets.
 
     `labels` are those that its configuration and plugins give it, like `{"zone": "a"}`. `free_bytes` may be a minute old, and is
     None if the bookie has not reported it, or the policy does not ask for it (`PlacementPolicy.uses_free_bytes`)."""
@@ -93,5 +93,5 @@ class PlacementPolicy(ABC):
         A client with the option `zone` asks the bookies of that zone before the others, otherwise in this order."""
 
     def shortfall(self, quorum: Quorum, members: Sequence[Candidate]) -> str:
-        """What this ensemble lacks of the policy's wishes, for people; "" if it meets them."""
+        """The wishes of the policy that this ensemble does not meet, for people; "" if it meets them."""
         return ""

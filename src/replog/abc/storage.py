@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import trio
@@ -11,7 +11,6 @@ import trio
 from replog.protocol.batch import Batch
 from replog.protocol.messages import Status
 from replog.protocol.mutations import DropEntries, Marks, Mutation
-from replog.runtime.kernel_sync import KernelSync
 
 
 @attrs.frozen
@@ -95,14 +94,17 @@ class Doubt:
 
 @attrs.frozen
 class Sighting:
-    """What a bookie has seen of its metastore: by it a metastore that was emptied, or went back, is recognised (B6a).
+    """A bookie's last sighting of its metastore: by it a metastore that was emptied, or went back, is recognised (B6a).
 
-    `token` is the random text of the bookie's cookie there, and `times_raised` how often the bookie has raised the counter in
-    it; "" and 0 before it has seen any. `next_ledger_id` is the highest next ledger id that it has seen."""
+    `token` is the random text of the bookie's cookie there, and `times_raised` how often the bookie has raised the
+    counter in it; "" and 0 before it has seen any. `next_ledger_id` is the highest next ledger id that it has seen. The
+    revisions of records that the bookie knows count for ledgers from `revisions_from_ledger_id` on: ledgers below have
+    older records permanently, as an operator has said (M5)."""
 
     token: str = ""
     times_raised: int = 0
     next_ledger_id: int = 0
+    revisions_from_ledger_id: int = 0
 
 
 class Storage(ABC):
@@ -148,9 +150,9 @@ class Storage(ABC):
     def ranges(self, ledger_id: int) -> Sequence[StoredRange]:
         """The entries of a ledger that are stored, by stamp and first entry, in as few ranges as possible (F3).
 
-        A batch that is known to be damaged, or whose place cannot be read, is left out: so an entry that is in no range may
-        still be stored, and only `read` proves absence. What was dropped is left out. Looks at no payloads, and may wait for
-        a disk. A snapshot: commits go on meanwhile, and what they store may be left out."""
+        A batch that is known to be damaged, or whose place cannot be read, is left out: so an entry that is in no range
+        may still be stored, and only `read` proves absence. Dropped entries are left out. Looks at no payloads, and may
+        wait for a disk. A snapshot: commits go on meanwhile, and their entries may be left out."""
 
     def drop(self, ledger_id: int, stamp: int, first_entry_id: int, last_entry_id: int, stride: int = 1) -> None:
         """Drops the entries of one stamp from the first to the last, or each `stride`-th of them, durably (F5): a commit of
@@ -162,25 +164,16 @@ class Storage(ABC):
 
     @abstractmethod
     def sighting(self) -> Sighting:
-        """What was last kept by `keep_sighting`, or `Sighting()`. May wait for a disk. Raises `StorageFailedError`."""
+        """The sighting that `keep_sighting` kept last, or `Sighting()`. May wait for a disk. Raises `StorageFailedError`."""
 
     @abstractmethod
     def keep_sighting(self, sighting: Sighting) -> None:
-        """Keeps this, durably, in place of what was kept. Blocks for a sync. Raises `StorageFullError` (what was kept stays),
-        `StorageFailedError`."""
+        """Keeps this, durably, in place of the earlier one. Blocks for a sync. Raises `StorageFullError` (the earlier
+        one stays), `StorageFailedError`."""
 
     @abstractmethod
     def close(self) -> None:
         """Releases files and locks. Idempotent. Committed mutations stay."""
-
-    def begin_commit(self, mutations: Sequence[Mutation], sync: KernelSync) -> Callable[[OSError | None], None] | None:
-        """Writes the mutations, begins one sync with `sync.begin`, and does not wait for it: for an event loop's thread.
-
-        Returns a function that ends the commit. The caller calls it once, in any thread, with the outcome of the sync, and
-        commits nothing else before that; it returns and raises what `commit` does. Returns None, and nothing has happened, if
-        this commit would have to wait for a disk, or if the storage can't do this: the default. Then `commit` does it.
-        Raises as `commit`, if the sync did not begin."""
-        return None
 
     @property
     def place(self) -> str:
@@ -193,7 +186,7 @@ class Storage(ABC):
         return False
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `read`, but raises `trio.WouldBlock` instead of waiting for a disk."""
+        """Reads like `read`, but raises `trio.WouldBlock` instead of waiting for a disk."""
         raise trio.WouldBlock
 
     def free_bytes(self) -> int | None:
@@ -237,7 +230,7 @@ class Storage(ABC):
         (the doubt stays as it was), `StorageFailedError`."""
 
     def settle_doubt(self, found: Doubt, left: Doubt) -> None:  # noqa: B027 - a default, not an oversight
-        """Replaces the doubt by what is left of it (`Doubt.settled`), durably: the bookie vouches again for other ledgers.
+        """Replaces the doubt by the rest of it (`Doubt.settled`), durably: the bookie vouches again for other ledgers.
 
         Changes nothing if the doubt is not the one that was found: something more was lost meanwhile. Blocks for a sync. Raises
         as `bound_doubt`."""

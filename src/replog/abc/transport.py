@@ -34,11 +34,6 @@ class Connection(ABC):
 
     __slots__ = ()
 
-    @property
-    def shares_thread(self) -> bool:
-        """True if the bookie runs in the sending thread: the sender waits while the bookie works."""
-        return False
-
     @abstractmethod
     def send(self, requests: Sequence[Request]) -> None:
         """Queues requests; never waits.
@@ -94,9 +89,9 @@ class Transport(ABC):
     ) -> AbstractAsyncContextManager[str]:
         """Serves while the context is open; yields the address to connect to.
 
-        Clients learn that this is the bookie `bookie_id`. With an authenticator, a client's requests are handled only after
-        it has proven who it is. Leaving the context accepts no new requests, sends the answers that are ready within a
-        short time, and ends all connections."""
+        Clients learn that this is the bookie `bookie_id`. With an authenticator, a client's requests are handled only
+        after it has proven its identity. Leaving the context accepts no new requests, sends the answers that are ready
+        within a short time, and ends all connections."""
 
     def statistics(self) -> Mapping[str, float]:
         """Counters and gauges of all listeners of this object, by names with units, for people and metrics."""

@@ -5,11 +5,11 @@
     async with aio.embed("./wal") as client, client.write_log("orders") as log:
         position = await log.append(b"survives from here on")
 
-trio runs as a guest of the event loop, in its thread. What is cancelled has the outcome that its docstring tells. Nothing of trio
-is needed, or comes out.
+trio runs as a guest of the event loop, in its thread. A cancelled call has the outcome that its docstring states. No
+trio object is needed or returned.
 """
 
-from replog.aio.client import Client, RunningMachine, connect, embed, serve_bookie, serve_repairs, served_bookie
+from replog.aio.client import Client, RunningMachine, connect, embed, serve_bookie, serve_repairs
 from replog.aio.readers import Cursor, LedgerReader, LogReader
 from replog.aio.writers import LedgerWriter, LogWriter
 
@@ -25,5 +25,4 @@ __all__ = [
     "embed",
     "serve_bookie",
     "serve_repairs",
-    "served_bookie",
 ]

@@ -1,4 +1,4 @@
-"""A client for asyncio, the ways to it, and what it gives out beside readers and writers."""
+"""A client for asyncio, the ways to it, and its other objects beside readers and writers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from replog.runtime.faces import Face
 
 connect = FACES.function_of(api.connect)
 embed = FACES.function_of(api.embed)
-served_bookie = FACES.function_of(api.served_bookie)
 serve_bookie = FACES.function_of(api.serve_bookie)
 serve_repairs = FACES.function_of(api.serve_repairs)
 
@@ -25,8 +24,23 @@ serve_repairs = FACES.function_of(api.serve_repairs)
 class Client(Opened):
     """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the event loop that made it.
 
-    Every verb is that of `replog.Client`, with the same arguments, results and errors. After its block it raises
-    `ClosedError`."""
+    Every verb works like that of `replog.Client`, with the same arguments, results and errors. After its block it
+    raises `ClosedError`."""
+
+
+@FACES.face_of(api.Admin)
+class Admin(Face):
+    """Administers a cluster: its bookies, their copies, and back-ups."""
+
+
+@FACES.face_of(api.Jobs)
+class Jobs(Face):
+    """Adds ledgers that jobs wrote to logs, and retires what logs remember of transactions and producers."""
+
+
+@FACES.face_of(api.Cursors)
+class Cursors(Face):
+    """Lists, moves and deletes the cursors of logs."""
 
 
 @FACES.face_of(TrioServedBookie)

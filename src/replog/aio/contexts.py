@@ -13,7 +13,7 @@ import trio
 from replog.aio.host import Call, Host
 from replog.runtime.faces import Face, closed, entered_before
 
-Give = Callable[[Host, Any], Any]  # what an asyncio task gets for what trio's context gives
+Give = Callable[[Host, Any], Any]  # the object that an asyncio task gets for the one of trio's context
 
 
 class _LeftOnError(Exception):
@@ -37,8 +37,8 @@ class Opening(AbstractAsyncContextManager[Any]):
         self._given: Any = None
 
     async def open(self) -> Any:
-        """Enters it without a block. It is left by `aclose` of what this returns, or when the event loop ends; the task that
-        opened it may end before."""
+        """Enters it without a block. It is left by `aclose` of the returned object, or when the event loop ends; the
+        task that opened it may end before."""
         value = await self.__aenter__()
         assert self._joined is not None
         await self._joined.keep(self)

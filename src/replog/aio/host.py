@@ -1,15 +1,16 @@
-"""The trio run of an asyncio event loop: a guest in the same thread, for as long as somebody uses it.
+"""The trio run of an asyncio event loop: a guest in the same thread, for as long as it is used.
 
 Rules:
 - One run for each event loop. It begins with the first context that is opened, and ends with the last one that is left.
-- What needs no waiting is called directly: both loops share one thread, so nothing has to be handed over. What waits is a task
-  of the trio run; what it returns or raises is the outcome of an asyncio future, the very same object.
-- A caller that is cancelled cancels its trio task, and goes on when that has ended: so its outcome is the documented one.
-- Every caller is answered: when the run ends, what was under way raises `ClosedError`.
-- What was opened without a block is left when the event loop ends, the last one first. asyncio has one hook for that, the end of
-  asynchronous generators (`shutdown_asyncgens`), which `asyncio.run`, runners and servers call.
+- A call without waiting is direct: both loops share one thread, so nothing has to be handed over. A waiting call is a
+  task of the trio run; its result or error is the outcome of an asyncio future, the very same object.
+- A caller that is cancelled cancels its trio task, and goes on when that has ended: so its outcome is the documented
+  one.
+- Every caller is answered: when the run ends, calls under way raise `ClosedError`.
+- Objects opened without a block are left when the event loop ends, the last one first. asyncio has one hook for that,
+  the end of asynchronous generators (`shutdown_asyncgens`), which `asyncio.run`, runners and servers call.
 - A loop that is closed while something is open, or never runs again, ends the run: everything in it is cancelled, and a
-  `ResourceWarning` says what was open. What was confirmed is durable, and the thread can run trio again.
+  `ResourceWarning` names the open objects. Confirmed entries are durable, and the thread can run trio again.
 - A forked child has these objects but not the run: each use raises `ForkedError`.
 - No exception of trio's leaves this package.
 """
@@ -29,8 +30,8 @@ from typing import Any, Protocol
 import outcome
 import trio
 
+from replog.aio.call_soon import HostCallSoon
 from replog.aio.interrupts import begin_deferring, end_deferring
-from replog.aio.turns import HostTurns
 from replog.errors import ForkedError, WrongEventLoopError
 from replog.runtime.event_loop import use_host_loop
 from replog.runtime.faces import closed, forked, without_trio
@@ -54,7 +55,7 @@ class Call:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.answer: asyncio.Future[Any] = loop.create_future()
-        self._ended: asyncio.Future[None] = loop.create_future()  # nobody cancels this one
+        self._ended: asyncio.Future[None] = loop.create_future()  # this one is never cancelled
         self._scope = trio.CancelScope()
 
     async def run(self, function: Callable[[], Awaitable[Any]]) -> None:
@@ -72,7 +73,7 @@ class Call:
             if not answer.get_loop().is_closed():  # else no task can wait for it
                 if not answer.done():  # the run ends
                     answer.set_exception(closed())
-                # Looked at: whoever waits has it from a shield, and whoever was cancelled asks for no outcome.
+                # Looked at: a waiting caller has it from a shield, and a cancelled one asks for no outcome.
                 answer.exception()
                 self._ended.set_result(None)
 
@@ -110,7 +111,7 @@ class Host:
         self._open: dict[Kept, None] = {}  # in the order of entering
         self._is_ending_alone = False  # the event loop is closed
         self._thread = threading.current_thread()
-        self.turns = HostTurns(loop)
+        self.call_soon = HostCallSoon(loop)
         self._leaving = trio.Event()
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -118,7 +119,8 @@ class Host:
 
     @classmethod
     async def join(cls) -> Host:
-        """The run of this event loop, which begins unless there is one. Whoever joins parts. Raises `WrongEventLoopError`."""
+        """The run of this event loop, which begins unless there is one. The caller joins its parts. Raises
+        `WrongEventLoopError`."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError as error:
@@ -126,7 +128,7 @@ class Host:
         for other in list(_hosts.values()):
             if other.loop.is_closed():
                 other.end_without_loop()
-        # A run that is ending takes nobody in, and a loop has only one: the next begins when it has ended.
+        # A run that is ending takes no new caller, and a loop has only one: the next begins when it has ended.
         while (host := _hosts.get(loop)) is not None and host._leaving.is_set():
             await asyncio.shield(host._ended)
         if host is None:
@@ -136,7 +138,7 @@ class Host:
         try:
             await asyncio.shield(host._ready)
         except BaseException:
-            # It was counted: if nobody parted for it, the run would never end.
+            # It was counted: without a matching leave, the run would never end.
             await host.part()
             raise
         return host
@@ -172,7 +174,7 @@ class Host:
         try:
             yield
         finally:
-            # What was opened last is left first: writers before their client.
+            # The object opened last is left first: writers before their client.
             while self._kept:
                 try:
                     await self._kept.pop().leave()
@@ -184,10 +186,10 @@ class Host:
     @property
     def has_ended(self) -> bool:
         """Whether the trio run has ended, or is about to."""
-        return self.turns.nursery is None
+        return self.call_soon.nursery is None
 
     def forked(self) -> ForkedError:
-        """For who uses this in a fork of its process."""
+        """For callers in a fork of its process."""
         return forked(self.process_id)
 
     def check_loop(self) -> None:
@@ -204,9 +206,9 @@ class Host:
     def begin(self, call: Call, function: Callable[[], Awaitable[Any]]) -> None:
         """Starts the call's task. Raises `ClosedError`."""
         self.check_loop()
-        if self.turns.nursery is None:
+        if self.call_soon.nursery is None:
             raise closed()
-        self.turns.nursery.start_soon(call.run, function)
+        self.call_soon.nursery.start_soon(call.run, function)
 
     async def call(self, function: Callable[[], Awaitable[Any]]) -> Any:
         """Calls an async function in the trio run. If cancelled, it is cancelled, with what that means for it."""
@@ -220,8 +222,8 @@ class Host:
         try:
             trio.lowlevel.start_guest_run(
                 self._main,
-                run_sync_soon_threadsafe=self.turns.turn_from_any_thread,
-                run_sync_soon_not_threadsafe=self.turns.turn,
+                run_sync_soon_threadsafe=self.call_soon.turn_from_any_thread,
+                run_sync_soon_not_threadsafe=self.call_soon.turn,
                 done_callback=self._did_end,
                 host_uses_signal_set_wakeup_fd=True,
             )
@@ -243,10 +245,10 @@ class Host:
         if not self.is_forked and threading.current_thread() is self._thread and not self._is_ending_alone:
             self._is_ending_alone = True
             self._leaving.set()
-            self.turns.end_without_loop(self._ended.done)
+            self.call_soon.end_without_loop(self._ended.done)
 
     def warn_if_forgotten(self) -> None:
-        """Says once what is open in an event loop that will never run again."""
+        """Names once the open objects of an event loop that will never run again."""
         if not self._is_forgotten and not self.is_forked:
             self._is_forgotten = True
             what = ", ".join(map(repr, self._open)) or "a context"
@@ -259,13 +261,13 @@ class Host:
 
     async def _main(self) -> None:
         try:
-            use_host_loop(self.turns)
-            async with trio.open_nursery() as self.turns.nursery:
+            use_host_loop(self.call_soon)
+            async with trio.open_nursery() as self.call_soon.nursery:
                 self._ready.set_result(None)
                 await self._leaving.wait()
-                self.turns.nursery.cancel_scope.cancel()
+                self.call_soon.nursery.cancel_scope.cancel()
         finally:
-            self.turns.nursery = None
+            self.call_soon.nursery = None
 
     def _did_end(self, result: outcome.Outcome[None]) -> None:
         if isinstance(result, outcome.Error):
@@ -276,7 +278,7 @@ class Host:
         try:
             self._ended.set_result(None)
         except RuntimeError:
-            # Those who wait for it are tasks of a closed event loop.
+            # Its waiters are tasks of a closed event loop.
             if not self.loop.is_closed():
                 raise
 

@@ -1,4 +1,4 @@
-"""Ctrl-C where nobody but Python handles it: in an event loop that was not started by `asyncio.run`.
+"""Ctrl-C where only Python handles it: in an event loop that was not started by `asyncio.run`.
 
 Python's own handler raises `KeyboardInterrupt` between any two steps. In the middle of a turn of the trio run that would end the
 run and all clients with it; between two calls of the event loop it would lose the next call.
@@ -17,7 +17,7 @@ import threading
 from types import FrameType
 
 _OURS = frozenset({"replog", "trio", "outcome"})  # packages whose code must not be left between two steps
-_TURNS = frozenset({"_run_once", "run_forever"})  # of asyncio's event loop: what is called from there is one call of it
+_TURNS = frozenset({"_run_once", "run_forever"})  # of asyncio's event loop: a call from there is one call of it
 
 _users = 0
 

@@ -21,7 +21,7 @@ from replog.protocol.model import Position
 
 
 class _Receiving(Opened):
-    """What gives batches. Cancelling a wait loses nothing: the next call goes on where it stood."""
+    """The source of batches. Cancelling a wait loses nothing: the next call goes on where it stood."""
 
     def __init__(self, host: Host, inner: Any) -> None:
         super().__init__(host, inner)
@@ -110,7 +110,7 @@ class LedgerReader(_Receiving):
 
 
 class _LogReading(_Receiving):
-    """What reads a log: the records and batches that were given out, as opposed to those that were fetched."""
+    """The reader of a log: its records and batches as returned, as opposed to fetched."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

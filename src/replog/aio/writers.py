@@ -1,4 +1,4 @@
-"""Writers for asyncio: an append is a push, and a future that is told when the entry is confirmed.
+"""Writers for asyncio: an append is a push, and a future that ends when the entry is confirmed.
 
 No task of trio's takes part, which would cost changes of thread: what confirms the entries tells the futures, in the thread of
 both loops.
@@ -22,12 +22,12 @@ from replog.runtime.faces import without_trio
 
 
 class _Writer(Opened):
-    """What the writers of ledgers and of logs have in common: the waits that have a shorter way than a trio task for each."""
+    """The common part of the writers of ledgers and of logs: the waits that have a shorter way than a trio task for each."""
 
     async def append(self, data: bytes) -> Any:
         ended = self._way.loop.create_future()
         try:
-            place = self._at_once(self._inner.append_nowait, data, partial(_end, ended))
+            place = self._at_once(self._inner._entries.append_nowait, data, partial(_end, ended))
         except WouldBlockError:
             return await self._way.call(lambda: self._inner.append(data))
         await self._confirmed(ended, place)
@@ -46,7 +46,7 @@ class _Writer(Opened):
         payloads = Payloads(data)
         ended = self._way.loop.create_future()
         try:
-            places: Sequence[Any] = self._at_once(self._inner.extend_nowait, payloads, partial(_end, ended))
+            places: Sequence[Any] = self._at_once(self._inner._entries.extend_nowait, payloads, partial(_end, ended))
         except WouldBlockError:
             return await self._way.call(lambda: self._inner.extend(payloads))  # type: ignore[no-any-return]
         if places:
@@ -55,7 +55,7 @@ class _Writer(Opened):
 
     async def flush(self) -> None:
         ended = self._way.loop.create_future()
-        last = self._at_once(self._inner.flush_nowait, partial(_end, ended))
+        last = self._at_once(self._inner._entries.flush_nowait, partial(_end, ended))
         await self._confirmed(ended, last)
 
     def _at_once(self, verb: Callable[..., Any], *args: Any) -> Any:
@@ -70,7 +70,7 @@ class _Writer(Opened):
         if ended.done():
             await asyncio.sleep(0)  # others have their turn
         if not await ended:
-            self._at_once(self._inner.check_confirmed, place)
+            self._at_once(self._inner._entries.check_confirmed, place)
 
 
 def _end(ended: asyncio.Future[bool], is_confirmed: bool) -> None:
@@ -90,7 +90,7 @@ class LedgerWriter(_Writer):
 
 @FACES.face_of(TrioLogWriter)
 class LogWriter(_Writer):
-    """The one writer of a log, until somebody else takes over, for any number of tasks. Made by `Client.write_log`."""
+    """The one writer of a log, until another client takes over, for any number of tasks. Made by `Client.write_log`."""
 
     async def append(
         self,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 from replog.abc import Metastore
 from replog.api.contexts import client_context
+from replog.api.opened import OpenClient
 from replog.bookie.serving import ServedBookie
-from replog.client.audit_report import AuditReport
 from replog.client.driving import ClientContext
-from replog.client.ledgers import Ledgers
-from replog.client.repair import Repairer
 from replog.config import BookieOptions, ClientOptions
+from replog.config.bookie import tuned as tuned_bookie
+from replog.config.client import tuned
 from replog.registry import Registry
+from replog.repair.audit_report import AuditReport
+from replog.repair.repairer import Repairer
 from replog.repair.service import RepairService, RepairTimes
 from replog.repair.shares import Shares
 from replog.runtime.nursery import open_service_nursery
@@ -24,7 +25,7 @@ def repair_service(
     context: ClientContext, repairer: Repairer, times: RepairTimes, reported: Callable[..., None] = lambda _report: None
 ) -> RepairService:
     """A service among all that this metastore knows, with an id of its own."""
-    shares = Shares(context.records.metastore, f"repairer-{context.chance.token(8)}")
+    shares = Shares(context.records.metastore, f"repairer-{context.entropy.token(8)}")
     return RepairService(repairer, shares, times, reported)
 
 
@@ -36,10 +37,11 @@ async def repairing_bookie(
     if options.repair == "off":
         yield
         return
+    tuning = tuned(as_client)
     async with open_service_nursery() as nursery:
-        made = client_context(metastore, plugins, as_client, options.repair_placement, nursery)
+        made = client_context(metastore, plugins, tuning, options.repair_placement, nursery)
         async with made as context, open_service_nursery() as working:
-            service = repair_service(context, Repairer(context, as_client, plugins.observe), times_of(options))
+            service = repair_service(context, Repairer(context, tuning, plugins.observe), times_of(options))
             bookie.beside.append(service.status.statistics)
             working.start_soon(service.run)
             yield
@@ -47,34 +49,22 @@ async def repairing_bookie(
 
 def times_of(options: BookieOptions) -> RepairTimes:
     """The waits that a bookie's options name."""
-    return RepairTimes(options.repair_away_after_s, options.repair_interval_s)
+    return RepairTimes(options.repair_away_after_s, tuned_bookie(options).repair_interval_s)
 
 
-class Repairing(Protocol):
-    """A client, as far as repairs know it."""
-
-    bookies: tuple[ServedBookie, ...]
-
-    @property
-    def _ledgers(self) -> Ledgers: ...
-
-    @property
-    def _repairer(self) -> Repairer: ...
-
-
-async def repair(client: Repairing, times: RepairTimes, reported: Callable[[AuditReport], None]) -> None:
+async def repair(client: OpenClient, times: RepairTimes, reported: Callable[[AuditReport], None]) -> None:
     """Repairs with this client until cancelled."""
-    await repair_service(client._ledgers.context, client._repairer, times, reported).run()
+    await repair_service(client.ledgers.context, client.repairer, times, reported).run()
 
 
 @asynccontextmanager
-async def repairing_client(client: Repairing, options: BookieOptions) -> AsyncIterator[None]:
-    """Repairs beside the bookies that a client embeds while the context is open, if their options say so. The first one of them
-    counts what is done."""
+async def repairing_client(client: OpenClient, options: BookieOptions) -> AsyncIterator[None]:
+    """Repairs beside the bookies that a client embeds while the context is open, if their options say so. The first one
+    of them counts the repairs."""
     if options.repair == "off" or not client.bookies:
         yield
         return
-    service = repair_service(client._ledgers.context, client._repairer, times_of(options))
+    service = repair_service(client.ledgers.context, client.repairer, times_of(options))
     client.bookies[0].beside.append(service.status.statistics)
     async with open_service_nursery() as nursery:
         nursery.start_soon(service.run)

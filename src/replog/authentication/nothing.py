@@ -35,7 +35,7 @@ class NoAuthentication(Authenticator):
         return b""
 
     def verify(self, peer: Peer, challenge: bytes, response: bytes, session: bytes) -> tuple[Identity, bytes]:
-        roles = {Role.CLIENT}
+        roles = {Role.CLIENT, Role.MEMBER}  # without proofs, a member is like any other
         if peer.is_local or self._options.administer_from_anywhere:
             roles.add(Role.ADMIN)
         if peer.is_local and self._options.repair_locally:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from replog.abc import Authenticator, Identity, Peer
+from replog.abc import Authenticator, Identity, Peer, Role
 from replog.authentication.secret_file import NAME, NamedSecret, read_secrets
 from replog.errors import AuthenticationError, ConfigError
 from replog.hookspecs import Backend, hookimpl
@@ -33,7 +33,7 @@ _NAME = re.compile(NAME)
 
 @attrs.frozen
 class SecretOptions:
-    """`name`: who a client is, among the names in the file; none: the only one in it. A bookie knows all of them."""
+    """`name`: the client's name, among those in the file; none: the only one in it. A bookie knows all of them."""
 
     name: str | None = None
 
@@ -47,7 +47,7 @@ class SecretAuthenticator(Authenticator):
         self._known = dict(known)
         self._name = name
         self._place = place
-        self._nobody = [secrets.token_bytes(_PROOF_BYTES) for _ in range(_SECRETS_MAX)]  # of names that nobody knows
+        self._nobody = [secrets.token_bytes(_PROOF_BYTES) for _ in range(_SECRETS_MAX)]  # of unknown names
 
     @property
     def mechanism(self) -> str:
@@ -70,7 +70,9 @@ class SecretAuthenticator(Authenticator):
         known = self._known.get(name)
         candidates = () if known is None else known.secrets
         matching = b""
-        for place, secret in enumerate((*candidates, *self._nobody)[:_SECRETS_MAX]):  # whatever is known costs the same
+        for place, secret in enumerate(
+            (*candidates, *self._nobody)[:_SECRETS_MAX]
+        ):  # known and unknown names cost the same
             is_right = hmac.compare_digest(proof, _proof(secret, _CLIENT, session, name.encode()))
             if is_right and place < len(candidates):
                 matching = secret
@@ -78,7 +80,9 @@ class SecretAuthenticator(Authenticator):
             why = f"there is no such name in {self._place}" if known is None else f"{self._place} has another secret"
             problem = f"{name!r} is unknown to this bookie, or has another secret here"
             raise AuthenticationError(problem, detail=why)
-        return Identity(name, known.roles), _proof(matching, _BOOKIE, session, name.encode(), proof)
+        # A member shows its peers the name that it has itself.
+        roles = known.roles | {Role.MEMBER} if name == self._name else known.roles
+        return Identity(name, roles), _proof(matching, _BOOKIE, session, name.encode(), proof)
 
     def confirm(self, response: bytes, proof: bytes, session: bytes) -> None:
         assert self._name is not None  # else there was no response

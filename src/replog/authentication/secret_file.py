@@ -25,7 +25,7 @@ MAKE_ONE = "make one with: python3 -c 'import secrets; print(secrets.token_urlsa
 
 @attrs.frozen
 class NamedSecret:
-    """What is known of a name: its secret, and an earlier one that a bookie still takes, if there is one."""
+    """The secrets of a name: the current one, and an earlier one that a bookie still takes, if there is one."""
 
     name: str
     secrets: tuple[bytes, ...] = attrs.field(repr=False)
@@ -33,7 +33,7 @@ class NamedSecret:
 
 
 def read_secrets(path: str) -> dict[str, NamedSecret]:
-    """What a file has, by names. Raises `ConfigError`, too, if others than its owner and its group may read it."""
+    """The secrets in a file, by names. Raises `ConfigError`, too, if others than its owner and its group may read it."""
     import tomllib  # here: its patterns take 15 ms to compile, and few bookies have such a file
 
     try:
@@ -57,7 +57,7 @@ def read_secrets(path: str) -> dict[str, NamedSecret]:
 
 def _read(path: str) -> str:
     with Path(path).open("rb") as opened:
-        # Of the open file, not of the path: between two looks at a path somebody could exchange the file.
+        # Of the open file, not of the path: between two looks at a path the file could be exchanged.
         status = os.fstat(opened.fileno())
         mode = stat.S_IMODE(status.st_mode)
         # The group may read: that is how a service gets secrets that root owns.

@@ -13,24 +13,27 @@ from replog.hookspecs import Backend, hookimpl
 
 @attrs.frozen
 class TlsIdentityOptions:
-    """For bookies. `clients`: names of which a certificate must have one; none given: whoever the authority signed.
-    `administrators`: names that may connect too, and administer. `repairers`: names that may connect too, and repair ledgers
-    whose password they do not know."""
+    """For bookies. `clients`: names of which a certificate must have one; none given: every certificate that the
+    authority signed. `administrators`: names that may connect too, and administer. `repairers`: names that may connect
+    too, and repair ledgers whose password they do not know. `members`: names of bookies that keep
+    a metastore together."""
 
     clients: tuple[str, ...] = ()
     administrators: tuple[str, ...] = ()
     repairers: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
 
 
 class TlsIdentity(Authenticator):
-    """Believes what TLS has verified. Both sides are proven by TLS itself, so nothing is said here."""
+    """Believes what TLS has verified. TLS itself proves both sides, so no message is exchanged here."""
 
-    __slots__ = ("_administrators", "_clients", "_repairers")
+    __slots__ = ("_administrators", "_clients", "_members", "_repairers")
 
     def __init__(self, options: TlsIdentityOptions) -> None:
         self._clients = frozenset(options.clients)
         self._administrators = frozenset(options.administrators)
         self._repairers = frozenset(options.repairers)
+        self._members = frozenset(options.members)
 
     @property
     def mechanism(self) -> str:
@@ -48,9 +51,13 @@ class TlsIdentity(Authenticator):
         if not names:
             problem = "no certificate with a name was shown: the client needs a tls_certificate_file"
             raise AuthenticationError(f"{problem}, and the bookie a tls_ca_file to verify it with")
-        # An administrator's name wins over a client's, in whatever order the certificate has them.
+        # An administrator's name wins over a client's, in any order of the certificate.
         for name in names:
-            more = {Role.ADMIN: self._administrators, Role.REPAIRER: self._repairers}
+            more = {
+                Role.ADMIN: self._administrators,
+                Role.REPAIRER: self._repairers,
+                Role.MEMBER: self._members,
+            }
             roles = frozenset(role for role, named in more.items() if name in named)
             if roles:
                 return Identity(name, roles | {Role.CLIENT}), b""

@@ -40,7 +40,7 @@ class LockedStorage(Storage):
     _path: str
 
     def lock_name(self) -> str | None:
-        """As `Storage.lock_name`."""
+        """The name of the lock that this process holds on the directory, or None (`Storage.lock_name`)."""
         return lock_name(f"{self._path}/{LOCK_FILE}")
 
 
@@ -67,10 +67,12 @@ class DirectoryLock:
             self._fd = disk.lock(lock_path)
         except BlockingIOError as error:
             owner = read_owner(disk, lock_path)
-            raise StorageInUseError(
+            in_use = StorageInUseError(
                 f"{path} is open in process {owner or 'unknown'}{' (this one)' if owner == os.getpid() else ''}",
                 "Close it there first, or use another directory",
-            ) from error
+            )
+            in_use.lock = lock_name(lock_path)
+            raise in_use from error
         try:
             # With blanks up to a fixed length, so that nothing of a longer number before it stays.
             write_all(disk, self._fd, (f"{os.getpid():<{OWNER_BYTES - 1}}\n".encode() + self._behind_owner(),), 0)
@@ -80,7 +82,7 @@ class DirectoryLock:
         _held.add(self)
 
     def _behind_owner(self) -> bytes:
-        """What else this kind of storage writes into the file that it has just locked."""
+        """The bytes that this kind of storage writes behind the owner into the file that it has just locked."""
         return b""
 
     def release(self) -> None:
@@ -120,6 +122,11 @@ os.register_at_fork(after_in_child=_forget_in_child)
 # -- the directory ------------------------------------------------------------------------------------------------
 
 
+_BESIDE = frozenset(
+    {"metastore"}
+)  # a member of a metastore, which the process of a bookie may keep in the same directory
+
+
 def check_is_ours(disk: Disk, path: str, own_names: Collection[str]) -> None:
     """Makes the directory, and those above it, if there is none. Refuses, without touching it, a directory with anything
     but a storage in it. Its name is durable afterwards, even if a process made it that was killed right then."""
@@ -129,7 +136,7 @@ def check_is_ours(disk: Disk, path: str, own_names: Collection[str]) -> None:
         except FileNotFoundError:
             make_directories(disk, path)
             return
-    foreign = sorted(set(names) - set(own_names))
+    foreign = sorted(set(names) - set(own_names) - _BESIDE)
     if FORMAT_FILE not in names and foreign:
         raise StorageIdentityError(
             f"{path} is not a storage of replog, and not empty: it has {', '.join(foreign[:3])}",
@@ -169,8 +176,8 @@ def read_small_file(disk: Disk, directory: str, name: str) -> bytes | None:
 
 
 def read_identity(disk: Disk, directory: str, name: str, expected: str, version: int) -> dict[str, Any] | None:
-    """What a file says of whose the directory is: of this format name and version, with a valid `bookie_id`. None if there is
-    no such file. Raises `StorageIdentityError`, `StorageDamagedError`."""
+    """The owner that a file names: it has this format name and version, and a valid `bookie_id`. None if there is no such
+    file. Raises `StorageIdentityError`, `StorageDamagedError`."""
     where, text = f"{directory}/{name}", read_small_file(disk, directory, name)
     if text is None:
         return None

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from replog.errors import StorageFailedError, StorageFullError
+from replog.runtime.disk_errors import described, free_bytes_at, is_directory, is_full, trouble_of
 from replog.runtime.kernel_sync import KernelSync
 from replog.runtime.platform import NO_WAIT, allocate, drop_cached, read_cached, sync_all, sync_data
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _SMALL_BYTES = 16 << 10  # so little is copied sooner than a copy is avoided
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 ZEROS = bytes(1 << 20)  # filling in smaller writes than 64 KiB leaves the page cache with small, slow folios
 
@@ -42,7 +42,8 @@ class Disk:
         return os.pread(fd, size, offset)
 
     def pread_cached(self, fd: int, size: int, offset: int) -> bytes:
-        """As `pread` if the page cache has it, else BlockingIOError; fewer bytes where the cache ends."""
+        """Reads from the page cache alone: raises BlockingIOError if it lacks the bytes, and returns fewer where the
+        cache ends."""
         if size <= _SMALL_BYTES:
             small = bytearray(size)
             count = read_cached(fd, (small,), offset, NO_WAIT)
@@ -61,7 +62,7 @@ class Disk:
         return os.pwritev(fd, buffers, offset)
 
     def fdatasync(self, fd: int) -> None:
-        """Makes what was written durable, with as much metadata as reading it needs."""
+        """Makes written bytes durable, with as much metadata as reading them needs."""
         sync_data(fd)
 
     def begin_fdatasync(self, fd: int, sync: KernelSync) -> None:
@@ -89,7 +90,7 @@ class Disk:
         os.unlink(path)
 
     def names(self, directory: str) -> list[str]:
-        """What is in a directory, sorted. FileNotFoundError if there is none."""
+        """The names in a directory, sorted. FileNotFoundError if there is none."""
         return sorted(os.listdir(directory))
 
     def make_directory(self, path: str) -> None:
@@ -97,7 +98,7 @@ class Disk:
         try:
             os.mkdir(path)
         except FileExistsError:
-            if not os.path.isdir(path):
+            if not is_directory(path):
                 raise
 
     def sync_directory(self, path: str) -> None:
@@ -141,33 +142,44 @@ class Disk:
 
 
 @contextmanager
-def named_errors(what: str) -> Iterator[None]:
-    """Turns an OSError in the block into `StorageFullError` or `StorageFailedError`; `what` completes "could not ..."."""
+def named_errors(what: str, at: str = "") -> Iterator[None]:
+    """Turns an OSError in the block into `StorageFullError` or `StorageFailedError`; `what` completes "could not ...". The first
+    one says how much space there is at this path, if it is given."""
     try:
         yield
     except OSError as error:
-        raise named_error(what, error) from error
+        raise named_error(what, error, free_bytes_at(at) if at else None) from error
 
 
-def named_error(what: str, error: OSError, free_bytes: int | None = None) -> StorageFullError | StorageFailedError:
-    """The storage error for an OSError. `free_bytes` is how much space the disk has left, if that is known."""
-    if is_full(error):
+@contextmanager
+def errors_of_opening(path: str, needed_bytes: int) -> Iterator[None]:
+    """Adds to `StorageFullError` in the block, which opens the storage in this directory, how much space there is and how much a
+    new storage needs."""
+    try:
+        yield
+    except StorageFullError as error:
+        free_bytes = free_bytes_at(path)
+        free = "" if free_bytes is None else f": {free_bytes} bytes are free, and a new storage needs {needed_bytes}"
+        raise StorageFullError(
+            f"could not open the storage in {path}: {str(error).removesuffix(f'. {error.hint}')}{free}",
+            "What it holds is not changed: make room on the disk, then open it again",
+        ) from error
+
+
+def named_error(what: str, error: Exception, free_bytes: int | None = None) -> StorageFullError | StorageFailedError:
+    """The storage error for an OSError or `lmdb.Error`. `free_bytes` is how much space the disk has left, if that is known."""
+    if is_full(error, free_bytes):
         free = "" if free_bytes is None else f" ({free_bytes} bytes are free)"
         return StorageFullError(f"disk full: no space left to {what}{free}", "Delete ledgers, or make room on the disk")
+    return failed_error(what, error)
+
+
+def failed_error(what: str, error: Exception) -> StorageFailedError:
+    """The named error of a failed storage, which even a lack of space stops. Also for `lmdb.Error`."""
     return StorageFailedError(
-        f"could not {what}: {described(error)}", "The storage has stopped: look at the disk, then restart the bookie"
+        f"could not {what}: {described(error)}",
+        f"The storage has stopped: {trouble_of(error).value}, then restart the bookie",
     )
-
-
-def described(error: OSError) -> str:
-    """The error's own text, and the name that people search for: `[Errno 5] Input/output error (EIO)`."""
-    name = errno.errorcode.get(error.errno or 0)
-    return f"{error} ({name})" if name else str(error)
-
-
-def is_full(error: OSError) -> bool:
-    """Whether the error is only a lack of space."""
-    return error.errno in _NO_SPACE
 
 
 def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> None:

@@ -30,8 +30,8 @@ import attrs
 from crc32c import crc32c
 
 from replog.abc import UNBOUNDED, Doubt
-from replog.backends.disk import Disk, is_full, named_errors, read_all, write_all, write_file_atomically
-from replog.errors import StorageFailedError
+from replog.backends.disk import Disk, failed_error, named_errors, read_all, write_all, write_file_atomically
+from replog.runtime.disk_errors import is_full
 from replog.runtime.platform import UNREADABLE
 
 MARK_FILE = "durable-mark"
@@ -53,7 +53,7 @@ assert _SLOT.size + _CHECKSUM.size == SLOT_BYTES
 
 @attrs.frozen
 class Slot:
-    """What one slot of a mark says."""
+    """The contents of one slot of a mark."""
 
     generation: int
     position: int
@@ -65,7 +65,7 @@ class Slot:
 
 @attrs.frozen
 class DoubtRecord:
-    """What a doubt file says. Gaps before `accounted` and the files in `accounted_names` are known to be lost."""
+    """The contents of a doubt file. Gaps before `accounted` and the files in `accounted_names` are known to be lost."""
 
     identity: bytes
     doubt: Doubt
@@ -131,7 +131,7 @@ def pack_doubt(record: DoubtRecord) -> bytes:
 
 
 def unpack_doubt(data: bytes) -> DoubtRecord | None:
-    """What a doubt file says, or None if it is damaged or of another format."""
+    """The contents of a doubt file, or None if it is damaged or of another format."""
     line, _, rest = data.partition(b"\n")
     if rest != b"crc32c %08x\n" % crc32c(line):
         return None
@@ -162,7 +162,7 @@ def make_mark(disk: Disk, directory: str, identity: bytes) -> None:
 
 
 def read_mark(disk: Disk, directory: str, identity: bytes) -> tuple[Slot | None, str]:
-    """What the mark says, or None and why it says nothing. Raises `StorageFailedError` if that may pass."""
+    """The mark; or None, and the reason why the file says nothing. Raises `StorageFailedError` if that may pass."""
     data, why = _read_file(disk, directory, MARK_FILE, SLOT_OFFSETS[1] + SLOT_BYTES)
     slot = None if data is None else unpack_mark(data)
     if slot is not None and slot.identity != identity:
@@ -171,7 +171,7 @@ def read_mark(disk: Disk, directory: str, identity: bytes) -> tuple[Slot | None,
 
 
 def read_doubt(disk: Disk, directory: str, identity: bytes) -> tuple[DoubtRecord | None, str]:
-    """What the doubt says, or None and why it says nothing. Raises `StorageFailedError` if that may pass."""
+    """The doubt; or None, and the reason why the file says nothing. Raises `StorageFailedError` if that may pass."""
     data, why = _read_file(disk, directory, DOUBT_FILE, 0)
     record = None if data is None else unpack_doubt(data)
     if record is not None and record.identity != identity:
@@ -227,7 +227,7 @@ class DurableMark:
 
     @property
     def doubt(self) -> Doubt:
-        """What the storage can't vouch for, by these files; every ledger if one of the files is unreadable."""
+        """The ledgers that the storage cannot vouch for, by these files; every ledger if one of the files is unreadable."""
         return self._doubt
 
     def _read(self) -> None:
@@ -257,9 +257,9 @@ class DurableMark:
     def advance(self, position: int) -> None:
         """Writes that all commits up to this position were synced. One write, no sync.
 
-        On a full disk of the kind that never overwrites in place, the mark stays behind: a lower bound, as after a power
-        loss. Raises `StorageFailedError` if the write fails otherwise: a later loss might go unnoticed, so the storage must
-        stop; what was committed stays durable."""
+        On a full disk of the kind that never overwrites in place, the mark stays behind: a lower bound, as after a
+        power loss. Raises `StorageFailedError` if the write fails otherwise: a later loss might go unnoticed, so the
+        storage must stop; committed entries stay durable."""
         assert position >= 0, "a position counts commits"
         with self._lock:
             self._generation = generation = self._generation + 1
@@ -284,10 +284,7 @@ class DurableMark:
             except OSError as error:
                 if is_full(error):
                     return
-                raise StorageFailedError(
-                    f"could not write {self.path}: {error}",
-                    "The storage has stopped: look at the disk, then restart the bookie",
-                ) from error
+                raise failed_error(f"write {self.path}", error) from error
             self.position = position
 
     def sync(self) -> None:
@@ -328,7 +325,7 @@ class DurableMark:
             self._change_doubt(self._doubt.bounded(below_ledger_id))
 
     def settle(self, found: Doubt, left: Doubt) -> None:
-        """As `Storage.settle_doubt`. What was accounted for stays so."""
+        """Replaces the doubt `found` by `left` (`Storage.settle_doubt`). Losses that were accounted for stay so."""
         with self._lock:
             if self._doubt == found:
                 self._change_doubt(left)
@@ -341,14 +338,14 @@ class DurableMark:
         self._doubt = doubt
 
     def _write_doubt(self, record: DoubtRecord) -> None:
-        with named_errors(f"write {self._directory}/{DOUBT_FILE}"):
+        with named_errors(f"write {self._directory}/{DOUBT_FILE}", self._directory):
             write_file_atomically(self._disk, self._directory, DOUBT_FILE, (pack_doubt(record),))
 
     def _rewrite_mark(self, position: int, doubt: Doubt) -> None:
         """Writes both slots, durably: one after the other, so that one is intact at any time."""
         bounds = doubt.doubted_below, doubt.lost_below
         slot = Slot(self._generation + 1, position, self._identity, *bounds, self.catalog_generation)
-        with named_errors(f"write {self.path}"):
+        with named_errors(f"write {self.path}", self._directory):
             if self._fd < 0:
                 write_file_atomically(self._disk, self._directory, MARK_FILE, (pack_mark(slot),))
                 self._fd = self._disk.open(self.path)

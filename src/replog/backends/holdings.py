@@ -1,4 +1,4 @@
-"""What a storage holds of a ledger, as ranges of entries (F3)."""
+"""The entries of a ledger that a storage holds, as ranges (F3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a storage that has a directory open: its states, what leads from one to the next, and what calls raise.
+"""The life of a storage that has a directory open: its states, its transitions, and the errors of calls.
 
     state     meaning                                                      what a call raises
     OPENING   the directory is read, and what a crash left is repaired     nothing: nobody has the storage yet

@@ -1,7 +1,8 @@
 """A storage in memory, under the scheme `memory`: for tests, and for bookies whose data may die with the process.
 
-`memory:name` opens what was committed under this name before, as long as the process lives and `forget` is not called.
-`memory:` alone is a new storage each time. It keeps every promise of `Storage`, but its data die with the process.
+`memory:name` opens the content committed under this name before, as long as the process lives and `forget` is not
+called. `memory:` alone is a new storage each time. It keeps every promise of `Storage`, but its data die with the
+process.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import trio
 
 from replog.abc import Sighting, Storage, StoredRange
 from replog.backends.dropped import DroppedEntries
+from replog.backends.fences import raised
 from replog.backends.holdings import Holdings
 from replog.backends.ranges import LedgerRanges
 from replog.errors import StorageInUseError
 from replog.hookspecs import Backend, NoOptions, hookimpl
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, DropEntries, DropLedger, Marks, Mutation, PutBatch, SetMarks
-from replog.protocol.proofs import better_proof
 
 
 class _Batches:
@@ -127,17 +128,17 @@ class MemoryStorage(Storage):
         return True
 
     def sighting(self) -> Sighting:
-        """As `Storage.sighting`."""
+        """The last sighting of the metastore (`Storage.sighting`)."""
         with self._opened() as content:
             return content.sighting
 
     def keep_sighting(self, sighting: Sighting) -> None:
-        """As `Storage.keep_sighting`."""
+        """Keeps a sighting of the metastore (`Storage.keep_sighting`)."""
         with self._opened() as content:
             content.sighting = sighting
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
-        """As `Storage.commit`; never full and never failed."""
+        """Commits the mutations (`Storage.commit`); it is never full and never fails."""
         with self._opened() as content:
             for mutation in mutations:
                 self._apply(content, mutation)
@@ -146,7 +147,7 @@ class MemoryStorage(Storage):
     def _apply(self, content: _Content, mutation: Mutation) -> None:
         match mutation:
             case PutBatch(Batch(ledger_id=ledger_id)) | SetMarks(ledger_id) if ledger_id in content.deleted:
-                pass  # it is gone for good
+                pass  # it is gone permanently
             case PutBatch(batch):
                 ledger = content.ledgers.get(batch.ledger_id) or content.ledgers.setdefault(batch.ledger_id, _Ledger())
                 batches = ledger.stamps.get(batch.stamp) or ledger.stamps.setdefault(batch.stamp, _Batches())
@@ -156,18 +157,9 @@ class MemoryStorage(Storage):
                 ledger.last_add_confirmed = max(ledger.last_add_confirmed, batch.last_add_confirmed)
                 ledger.last_entry_id = max(ledger.last_entry_id, batch.last_entry_id)
                 content.batches += 1
-            case SetMarks(ledger_id, key, fence_term, last_add_confirmed, proof):
+            case SetMarks(ledger_id):
                 ledger = content.ledgers.setdefault(ledger_id, _Ledger())
-                marks = ledger.marks
-                ledger.marks = attrs.evolve(
-                    marks,
-                    key=key if marks.key is None else marks.key,
-                    fence_term=max(marks.fence_term, fence_term or 0),
-                    last_add_confirmed=max(
-                        marks.last_add_confirmed, -1 if last_add_confirmed is None else last_add_confirmed
-                    ),
-                    proof=better_proof(marks.proof, proof),
-                )
+                ledger.marks = raised(ledger.marks, mutation)
             case DropLedger(ledger_id):
                 content.ledgers.pop(ledger_id, None)
                 content.deleted.add(ledger_id)
@@ -179,7 +171,7 @@ class MemoryStorage(Storage):
                     ledger.stamps[stamp].drop(stamp, ledger.dropped)
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `Storage.read`."""
+        """The batches from the entry on (`Storage.read`)."""
         with self._opened() as content:
             ledger = content.ledgers.get(ledger_id)
             batches = ledger.stamps.get(stamp) if ledger else None
@@ -189,11 +181,11 @@ class MemoryStorage(Storage):
             return found
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `Storage.read_nowait`: there is no disk to wait for."""
+        """The same as `read`, since there is no disk to wait for (`Storage.read_nowait`)."""
         return self.read(ledger_id, entry_id, stamp, bytes_max)
 
     def marks(self, ledger_id: int) -> Marks | None:
-        """As `Storage.marks`."""
+        """The ledger's marks, or None (`Storage.marks`)."""
         with self._opened() as content:
             if ledger_id in content.deleted:
                 return Marks(fence_term=DELETED_TERM)
@@ -204,12 +196,12 @@ class MemoryStorage(Storage):
             return attrs.evolve(ledger.marks, last_add_confirmed=confirmed, last_entry_id=ledger.last_entry_id)
 
     def ledger_ids(self) -> list[int]:
-        """As `Storage.ledger_ids`."""
+        """The ids of all ledgers (`Storage.ledger_ids`)."""
         with self._opened() as content:
             return sorted(content.ledgers)
 
     def ranges(self, ledger_id: int) -> list[StoredRange]:
-        """As `Storage.ranges`."""
+        """The stored ranges of a ledger (`Storage.ranges`)."""
         holdings = Holdings()
         with self._opened() as content:
             ledger = content.ledgers.get(ledger_id)
@@ -219,12 +211,12 @@ class MemoryStorage(Storage):
         return holdings.ranges()
 
     def statistics(self) -> Mapping[str, float]:
-        """As `Storage.statistics`."""
+        """The numbers of commits, batches and ledgers (`Storage.statistics`)."""
         with self._opened() as content:
             return {"commits": content.commits, "batches": content.batches, "ledgers": len(content.ledgers)}
 
     def close(self) -> None:
-        """As `Storage.close`. The content stays, if it has a name."""
+        """Closes the storage (`Storage.close`). Its contents stay in memory if it has a name."""
         with self._content.lock:
             if not self._is_closed:
                 self._is_closed = True

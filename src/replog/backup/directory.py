@@ -27,6 +27,7 @@ from replog.backup.format import (
     ledger_file_name,
 )
 from replog.errors import BackupDamagedError, BackupError, ConfigError
+from replog.runtime.disk_errors import ABSENT, trouble_of
 from replog.runtime.platform import sync_all
 from replog.runtime.threads import run_in_thread
 
@@ -37,7 +38,7 @@ _UNFINISHED = ".unfinished"
 
 
 async def called(function: Callable[[], Value]) -> Value:
-    """What the function returns, called in a worker thread. If cancelled, the call goes on."""
+    """Returns the function's result, called in a worker thread. If cancelled, the call goes on."""
     results: list[Value] = []
     await run_in_thread(lambda: results.append(function()))
     return results[0]
@@ -97,7 +98,7 @@ class BackupDirectory:
             unfinished.rename(path)
             _sync_directory(self.path)
             # Only now: until this manifest is durable, the one before names files that must be there.
-            self._remove_all_but({each.file_name for segments in manifest.logs.values() for each in segments})
+            self._remove_all_but({each.file_name for log in manifest.logs.values() for each in log.segments})
 
     def _remove_all_but(self, wanted: Collection[str]) -> None:
         for found in self._ledgers.iterdir():
@@ -111,8 +112,8 @@ class BackupDirectory:
             return UnfinishedFile(path, path.with_suffix(_UNFINISHED).open("wb"), head)
 
     def head(self, segment: SavedSegment) -> LedgerHead | None:
-        """What the segment's file says of its ledger; None if it is missing, of another length, or has a damaged head."""
-        with contextlib.suppress(OSError, BackupDamagedError), self.opened(segment) as ledger:
+        """The head of the segment's file; None if the file is missing, of another length, or has a damaged head."""
+        with contextlib.suppress(BackupDamagedError), _named(self.path), self.opened(segment) as ledger:
             # Only its head: to read all files would make each back-up as slow as the first. `check` reads them.
             if (self._ledgers / segment.file_name).stat().st_size == segment.size_bytes:
                 return ledger.head
@@ -126,21 +127,25 @@ class BackupDirectory:
                 ledger = LedgerFile(path, file)
                 for _ in ledger.blocks():
                     pass
-        except (OSError, BackupDamagedError):
+        except (*ABSENT, BackupDamagedError):
             return None  # it is written again
-        # Another cluster may have had a ledger of this id; its head has another time.
+        except OSError as error:
+            raise _problem(self.path, error) from error
+        # Another cluster may have had a ledger of this id: another creation (M5).
         if ledger.head != head:
             return None
         return SavedSegment(number, head.ledger_id, path.stat().st_size, ledger.sha256())
 
     @contextlib.contextmanager
     def opened(self, segment: SavedSegment) -> Iterator[LedgerFile]:
-        """The segment's file, for reading. Raises `BackupDamagedError`."""
+        """The segment's file, for reading. Raises `BackupDamagedError`, `BackupError`."""
         path = self._ledgers / segment.file_name
         try:
             file = path.open("rb")
-        except OSError as error:
+        except ABSENT as error:
             raise BackupDamagedError(path, f"it can't be opened: {error.strerror}") from error
+        except OSError as error:
+            raise _problem(self.path, error) from error
         with file:
             yield LedgerFile(path, file)
 
@@ -188,7 +193,7 @@ class UnfinishedFile:
 
     def close(self) -> None:
         """Leaves it unfinished, if it is. Idempotent."""
-        # What failed to be written is tried again here, for a file that nobody needs any more: why it failed is raised already.
+        # Closing tries failed writes again, for a file that is not needed any more: their error is raised already.
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -206,5 +211,10 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        raise BackupError(path, f"{error.strerror or error}{where}") from error
+        raise _problem(path, error) from error
+
+
+def _problem(path: Path, error: OSError) -> BackupError:
+    where = f": {error.filename}" if error.filename else ""
+    advice = trouble_of(error).value
+    return BackupError(path, f"{error.strerror or error}{where}. {advice[0].upper()}{advice[1:]}, then try again")

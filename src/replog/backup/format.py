@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import attrs
 from crc32c import crc32c
@@ -39,9 +39,11 @@ _MANIFEST_BYTES_MAX = 1 << 30
 
 @attrs.frozen
 class LedgerHead:
-    """What a ledger file says of its ledger. `last_entry_id` is -1 if it is empty."""
+    """A ledger file's description of its ledger. `last_entry_id` is -1 if it is empty. `creation` tells it from another
+    ledger of the same id (M5)."""
 
     ledger_id: int
+    creation: str
     created_at_ms: int
     last_entry_id: int
     ensemble: int
@@ -138,7 +140,7 @@ class LedgerFile:
             raise self._damaged(self._offset, "there is something behind its end")
 
     def sha256(self) -> str:
-        """The SHA-256 of what was read."""
+        """The SHA-256 of the bytes read."""
         return self._hash.hexdigest()
 
     def _block(self, body: bytes, offset: int) -> Block:
@@ -199,13 +201,71 @@ class SavedSegment:
 
 
 @attrs.frozen
+class LogInBackup:
+    """The saved part of one log: segments in order, the first of which is `first_segment_number`; it is the next one to
+    be saved if there are none. `trimmed_to` is behind the last entry before it, if that is known. The others are as in
+    the log's record; each of `cursors` begins at an entry that is saved, or behind the last one."""
+
+    segments: tuple[SavedSegment, ...]
+    first_segment_number: int = 1
+    begun_with_number: int = 1
+    trimmed_to: Position | None = None
+    custom: Mapping[str, str] = attrs.field(factory=dict)
+    cursors: Mapping[str, Position] = attrs.field(factory=dict)
+
+    @property
+    def last_segment_number(self) -> int:
+        """The number of the last segment; one below the first if there is none."""
+        return self.first_segment_number + len(self.segments) - 1
+
+    @property
+    def has_beginning(self) -> bool:
+        """True if nothing was trimmed before the first segment."""
+        return self.first_segment_number == self.begun_with_number
+
+    def encode(self) -> dict[str, object]:
+        """As it is in the manifest."""
+        return {
+            "first_segment_number": self.first_segment_number,
+            "begun_with_number": self.begun_with_number,
+            "trimmed_to": None if self.trimmed_to is None else str(self.trimmed_to),
+            "custom": dict(self.custom),
+            "cursors": {name: str(place) for name, place in sorted(self.cursors.items())},
+            "segments": [list(attrs.astuple(each)) for each in self.segments],
+        }
+
+    @classmethod
+    def decode(cls, fields: dict[str, Any]) -> LogInBackup:
+        """The one that was encoded so. Raises `ValueError`, `TypeError`, `LookupError`, `AttributeError`, `PositionError`."""
+        given = fields["trimmed_to"]
+        found = cls(
+            tuple(
+                SavedSegment(int(n), int(ledger), int(size), str(sha)) for n, ledger, size, sha in fields["segments"]
+            ),
+            int(fields["first_segment_number"]),
+            int(fields["begun_with_number"]),
+            None if given is None else Position.parse(given),
+            {str(name): str(value) for name, value in fields["custom"].items()},
+            {str(name): Position.parse(place) for name, place in fields["cursors"].items()},
+        )
+        first = found.first_segment_number
+        if not 1 <= found.begun_with_number <= first or [each.number for each in found.segments] != list(
+            range(first, first + len(found.segments))
+        ):
+            raise ValueError(
+                f"its segments are not those from {first} on, of a log that began with {found.begun_with_number}"
+            )
+        if found.trimmed_to is not None and not (1, 0) <= found.trimmed_to <= (first, 0):
+            raise ValueError(f"it was not trimmed to {found.trimmed_to}")
+        return found
+
+
+@attrs.frozen
 class Manifest:
-    """What a back-up holds: segments of logs, by their names. `created_at_ms` is when it was finished. `trimmed_to` is behind the
-    last entry before the first segment of a log, where that is known."""
+    """The contents of a back-up: logs, by their names. `created_at_ms` is when it was finished."""
 
     created_at_ms: int
-    logs: dict[str, tuple[SavedSegment, ...]]
-    trimmed_to: dict[str, Position] = attrs.field(factory=dict)
+    logs: Mapping[str, LogInBackup]
 
 
 def ledger_file_name(ledger_id: int) -> str:
@@ -215,12 +275,8 @@ def ledger_file_name(ledger_id: int) -> str:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of a manifest: a JSON object, and behind it a line with the SHA-256 of that."""
-    logs = {name: [list(attrs.astuple(each)) for each in segments] for name, segments in sorted(manifest.logs.items())}
-    fields = {"format": MANIFEST_FORMAT, "created_at_ms": manifest.created_at_ms, "logs": logs}
-    if manifest.trimmed_to:
-        # A version that does not know it restores the logs without it.
-        fields["trimmed_to"] = {name: str(place) for name, place in sorted(manifest.trimmed_to.items())}
-    body = _as_json(fields) + b"\n"
+    logs = {name: log.encode() for name, log in sorted(manifest.logs.items())}
+    body = _as_json({"format": MANIFEST_FORMAT, "created_at_ms": manifest.created_at_ms, "logs": logs}) + b"\n"
     return body + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
@@ -234,17 +290,8 @@ def decode_manifest(path: Path, data: bytes) -> Manifest:
         fields = json.loads(body)
         if fields["format"] != MANIFEST_FORMAT:
             raise ValueError(f"its format is {fields['format']!r}: a newer replog wrote it")
-        logs = {
-            str(name): tuple(
-                SavedSegment(int(n), int(ledger), int(size), str(sha)) for n, ledger, size, sha in segments
-            )
-            for name, segments in fields["logs"].items()
-        }
-        trimmed_to = {name: Position.parse(each) for name, each in fields.get("trimmed_to", {}).items()}
-        wrong = [name for name, place in trimmed_to.items() if not (1, 0) <= place <= (logs[name][0].number, 0)]
-        if wrong:
-            raise ValueError(f"log {wrong[0]!r} was not trimmed to {trimmed_to[wrong[0]]}")
-        return Manifest(int(fields["created_at_ms"]), logs, trimmed_to)
+        logs = {str(name): LogInBackup.decode(log) for name, log in fields["logs"].items()}
+        return Manifest(int(fields["created_at_ms"]), logs)
     except (ValueError, TypeError, LookupError, AttributeError, PositionError) as error:
         raise BackupDamagedError(path, f"it is not a manifest: {error}") from error
 

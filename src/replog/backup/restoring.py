@@ -5,31 +5,37 @@ quorum, other bookies and another password. Their own ids are new. Segments keep
 of it by one change of its record, as those of a job do (`append_ledgers`): a restore that is killed leaves no part of a log,
 only ledgers that the next one sweeps. The record has room for some hundreds of segments; the pages with the others are written
 before that change, and mean nothing without it.
+
+A machine's log is restored before its snapshots (V1): a member that starts in between finds neither a beginning nor a
+snapshot, and ends with an error that says so, instead of beginning with an empty state.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import attrs
 
 from replog.backup.directory import BackupDirectory, called
-from replog.backup.format import LedgerFile, LedgerHead, SavedSegment
+from replog.backup.format import LedgerFile, LedgerHead, LogInBackup, Manifest, SavedSegment
+from replog.backup.joining import behind, gap, read_snapshots, with_partners
 from replog.backup.saving import BackupReport, SavedLog
-from replog.client.ledger_writer import LedgerWriter
+from replog.client.entry_writer import EntryWriter
 from replog.client.ledgers import Ledgers
-from replog.errors import BackupError, ConfigError, KeyExistsError, MetastoreUncertainError, VersionConflictError
+from replog.errors import BackupError, ConfigError
 from replog.log import appending, sweeping
 from replog.log.log_driver import LogDriver
 from replog.log.log_records import LogRecords
 from replog.log.producers import ProducerRecords
+from replog.log.snapshot_format import snapshots_name
 from replog.protocol.appending import Claim
 from replog.protocol.digest import DigestType
 from replog.protocol.envelope import has_id
-from replog.protocol.model import LogMetadata, Position
+from replog.protocol.model import LogCursor, LogMetadata, Position
 from replog.protocol.producers import ProducersRecord, ProducerWindow
 from replog.protocol.quorum import Quorum
 from replog.records.encoding import encode
@@ -52,6 +58,8 @@ class Restorer:
         driver: LogDriver,
         quorum: Quorum,
         password: bytes,
+        *,
+        with_cursors: bool,
     ) -> None:
         self._directory = BackupDirectory(path)
         self._ledgers = ledgers
@@ -59,25 +67,46 @@ class Restorer:
         self._driver = driver
         self._quorum = quorum
         self._password = password
+        self._with_cursors = with_cursors
         self._has_ids = False  # some of the entries that were restored
 
     async def restore(self, names: Sequence[str] | None) -> BackupReport:
-        """Restores these logs, or all. Raises `BackupError` before anything is written if one exists, or is not there."""
+        """Restores these logs with those that belong to them, or all. Raises `BackupError` before anything is written if one
+        exists, or is not there."""
         manifest = await called(self._directory.existing_manifest)
-        found = manifest.logs
-        wanted = sorted(found) if names is None else list(names)
-        for name in wanted:
-            if name not in found:
-                have = ", ".join(sorted(found)) or "none"
+        for name in names or ():
+            if name not in manifest.logs:
+                have = ", ".join(sorted(manifest.logs)) or "none"
                 raise BackupError(self._directory.path, f"it has no log {name!r}; it has {have}")
+        wanted = with_partners(sorted(manifest.logs) if names is None else list(names), manifest)
+        problems: list[str] = []
+        logs = {name: await self._joined(name, manifest, problems) for name in wanted}
+        for name, log in logs.items():
             # All of them, before the first is written: a restore that cannot be whole begins nothing.
-            await self._check_is_new(name, found[name])
-        restored = [await self._restore(name, found[name], manifest.trimmed_to.get(name)) for name in wanted]
-        return BackupReport(str(self._directory.path), manifest.created_at_ms, tuple(restored))
+            await self._check_is_new(name, log.first_segment_number)
+        restored = [await self._restore(name, log) for name, log in logs.items()]
+        return BackupReport(str(self._directory.path), manifest.created_at_ms, tuple(restored), tuple(problems))
 
-    async def _check_is_new(self, name: str, segments: Sequence[SavedSegment]) -> None:
+    async def _joined(self, name: str, manifest: Manifest, problems: list[str]) -> LogInBackup:
+        """The log to restore: a machine's goes on behind its newest snapshot, even if less of the log was saved."""
+        log, snapshots = manifest.logs[name], manifest.logs.get(snapshots_name(name))
+        if snapshots is None:
+            return log
+        found = await called(partial(read_snapshots, self._directory, snapshots))
+        problem = gap(name, log, found)
+        if problem is None:
+            return log
+        problems.append(problem)
+        position = found.position
+        if position is None or log.last_segment_number >= position.segment:
+            return log
+        # A new command must not get a position that the snapshot counts as applied.
+        return attrs.evolve(
+            log, segments=(), first_segment_number=position.segment + 1, trimmed_to=behind(position), cursors={}
+        )
+
+    async def _check_is_new(self, name: str, first: int) -> None:
         head, _ = await self._logs.head(name)
-        first = segments[0].number if segments else 1
         if head is not None and not head.is_deleted:
             raise BackupError(self._directory.path, f"there is a log {name!r} already: restore into an empty cluster")
         if head is not None and head.next_segment_number > first:
@@ -88,43 +117,53 @@ class Restorer:
                 "would mean two records. Restore into an empty cluster",
             )
 
-    async def _restore(
-        self, name: str, segments: Sequence[SavedSegment], trimmed_to: Position | None = None
-    ) -> SavedLog:
-        # What an earlier restore has left belongs to nobody.
+    async def _restore(self, name: str, log: LogInBackup) -> SavedLog:
+        # Leftovers of an earlier restore belong to no log.
         await sweeping.sweep(name, 0.0, None, self._ledgers, self._driver)
-        job = f"restore-{self._ledgers.chance.token(8)}"
+        job = f"restore-{self._ledgers.entropy.token(8)}"
+        first = log.first_segment_number
         ids: dict[int, int] = {}
         self._has_ids = False
 
         async def write(segment: SavedSegment) -> None:
             ids[segment.number] = await self._write(name, job, segment)
 
-        await for_each(write, segments, _LEDGERS_AT_ONCE)
-        if not segments:
-            return SavedLog(name, 1, 0, 0)
+        await for_each(write, log.segments, _LEDGERS_AT_ONCE)
+        if not log.segments:
+            ids[first] = await self._write_empty(name, job)
         # As late as possible: from here on the log exists, as a deleted one, and its numbers are taken.
-        begun = await self._begin_at(name, segments[0].number)
+        begun = await self._begin_at(name, first)
         if self._has_ids:
             # The first writer that looks finds that all is still to be read, since no entry's id is in the record (L11).
-            empty = ProducersRecord(name, begun.deletions, segments[0].number - 1)
+            empty = ProducersRecord(name, begun.deletions, first - 1)
             await ProducerRecords(self._ledgers).advance(ProducerWindow(empty))
-        wanted = appending.addition(name, [ids[each.number] for each in segments], (job, 1), job, None)
+        wanted = appending.addition(name, [ids[number] for number in sorted(ids)], (job, 1), job, None)
         store = self._ledgers, self._driver, self._password
-        claim = Claim(begun.token, begun.begins_at if trimmed_to is None else trimmed_to)
-        await appending.append(name, wanted, 0.0, *store, makes_log=claim)
-        size_bytes = sum(each.size_bytes for each in segments)
-        return SavedLog(name, segments[0].number, segments[-1].number, size_bytes, len(segments))
+        await appending.append(name, wanted, 0.0, *store, makes_log=self._claim(begun, log))
+        return SavedLog.of(name, log, len(log.segments))
+
+    def _claim(self, begun: LogMetadata, log: LogInBackup) -> Claim:
+        cursors = sorted(log.cursors.items()) if self._with_cursors else []
+        return Claim(
+            begun.token,
+            begun.begins_at if log.trimmed_to is None else log.trimmed_to,
+            log.begun_with_number,
+            log.custom,
+            # With new ids: nothing that an earlier log of this name has left is taken for theirs.
+            tuple(LogCursor(name, self._ledgers.entropy.token(), place) for name, place in cursors),
+        )
 
     async def _begin_at(self, name: str, number: int) -> LogMetadata:
         """Has the log begin with this segment, as if an earlier one had been deleted before it (L4). Returns its record."""
-        metastore, key = self._ledgers.records.metastore, log_key_path(name)
-        while True:
-            head, version = await self._logs.head(name)
+        records, key, token = self._ledgers.records, log_key_path(name), self._ledgers.entropy.token()
+
+        async def begun(head: LogMetadata | None) -> LogMetadata | None:
+            if head is not None and head.token == token:
+                return None  # an earlier request was made whose answer was lost
             if head is not None and (not head.is_deleted or head.next_segment_number > number):
-                raise BackupError(self._directory.path, f"somebody else began log {name!r} meanwhile")
+                raise BackupError(self._directory.path, f"another client began log {name!r} meanwhile")
             known = head or LogMetadata(name, page_segments=self._logs.page_segments)
-            wanted = attrs.evolve(
+            return attrs.evolve(
                 known,
                 deletions=known.deletions + 1,
                 first_segment_number=number,
@@ -132,17 +171,17 @@ class Restorer:
                 trimmed_to=Position(number, 0),
                 first_open_number=number,
                 deleted_before_number=number,
-                deleted_at_ms=self._ledgers.chance.time_ms(),
-                token=self._ledgers.chance.token(),
+                deleted_at_ms=self._ledgers.entropy.time_ms(),
+                token=token,
             )
-            try:
-                if version is None:
-                    await metastore.create(key, encode(wanted))
-                else:
-                    await metastore.put(key, encode(wanted), version)
-            except (KeyExistsError, VersionConflictError, MetastoreUncertainError):
-                continue
-            return wanted
+
+        async def write(head: LogMetadata | None, version: int | None) -> None:
+            assert head is not None, "it is never deleted here"
+            await records.write(key, encode(head), version)
+
+        written = await records.edit(f"beginning log {name!r}", lambda: self._logs.head(name), begun, write)
+        assert written is not None, "it was there, or was written"
+        return written
 
     async def _write(self, name: str, job: str, segment: SavedSegment) -> int:
         with ExitStack() as stack:
@@ -153,10 +192,8 @@ class Restorer:
                     f"log {name!r} had a password, which is not in the back-up: give the one that it has from now on"
                 )
                 raise ConfigError(f"{self._directory.path}: {problem}")
-            custom = {key: value for key, value in head.custom.items() if key not in _RESERVED}
-            custom.update(log=name, job=job)
-            digest_type = self._digest_type(head)
-            writer = await self._ledgers.create(self._quorum, self._password, digest_type, custom)
+            kept = {key: value for key, value in head.custom.items() if key not in _RESERVED}
+            writer = await self._create(name, job, self._digest_type(head), kept)
             async with writer:
                 self._has_ids |= await _copy(file, writer)
                 last = writer.last_add_confirmed
@@ -168,6 +205,16 @@ class Restorer:
             )
         return writer.ledger_id
 
+    async def _write_empty(self, name: str, job: str) -> int:
+        """A segment without entries: a log has one, and its numbers go on behind it."""
+        writer = await self._create(name, job, DigestType.HMAC_SHA256 if self._password else DigestType.CRC32C, {})
+        async with writer:
+            return writer.ledger_id
+
+    async def _create(self, name: str, job: str, digest_type: DigestType, custom: Mapping[str, str]) -> EntryWriter:
+        belongs = {**custom, "log": name, "job": job}
+        return await self._ledgers.create(self._quorum, self._password, digest_type, belongs)
+
     def _digest_type(self, head: LedgerHead) -> DigestType:
         for each in DigestType:
             if each.name.lower() == head.digest_type:
@@ -176,13 +223,13 @@ class Restorer:
         raise BackupError(self._directory.path, problem)
 
 
-async def _copy(file: LedgerFile, writer: LedgerWriter) -> bool:
+async def _copy(file: LedgerFile, writer: EntryWriter) -> bool:
     """Writes the entries of a saved ledger; returns True if some of them have ids."""
     has_ids = False
     source = file.blocks()
     while blocks := await called(lambda: list(itertools.islice(source, _BLOCKS_AT_ONCE))):
         for block in blocks:
-            # A batch has one time, so what was sent at another one must not share it: each block is confirmed first.
+            # A batch has one time, so entries sent at another time must not share it: each block is confirmed first.
             writer.date(block.timestamp_ns)
             await writer.extend(block.payloads)
             has_ids = has_ids or any(map(has_id, block.payloads))

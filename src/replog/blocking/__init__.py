@@ -6,7 +6,7 @@
 Each client has one thread in which trio runs; leaving its block joins it.
 """
 
-from replog.blocking.client import Client, RunningMachine, connect, embed, served_bookie
+from replog.blocking.client import Client, RunningMachine, connect, embed, serve_bookie, serve_repairs
 from replog.blocking.readers import Cursor, LedgerReader, LogReader
 from replog.blocking.writers import LedgerWriter, LogWriter
 
@@ -20,5 +20,6 @@ __all__ = [
     "RunningMachine",
     "connect",
     "embed",
-    "served_bookie",
+    "serve_bookie",
+    "serve_repairs",
 ]

@@ -4,8 +4,8 @@
 program's thread has it, and waits for replog, would wait without end.
 
 Rules:
-- Calls are made in the order in which they were put here, each once, and none is lost: those that come too late for the trio run
-  are made right after it.
+- Calls are made in the order in which they were put here, each once, and none is lost: calls that come too late for the
+  trio run are made right after it.
 - `put` takes no lock. A signal handler may raise in it: then the call is made with the next one.
 """
 
@@ -32,7 +32,7 @@ class ThreadCalls:
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        """Makes, at the end, what the trio run in the block did not."""
+        """Makes, at the end, the calls that the trio run in the block did not."""
         self._waking, self._woken = socket.socketpair()
         with self._waking, self._woken:
             self._waking.setblocking(False)

@@ -1,4 +1,4 @@
-"""A client for every thread, the ways to it, and what it gives out beside readers and writers."""
+"""A client for every thread, the ways to it, and its other objects beside readers and writers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from replog.runtime.faces import Face
 
 connect = FACES.function_of(api.connect)
 embed = FACES.function_of(api.embed)
-served_bookie = FACES.function_of(api.served_bookie)
+serve_bookie = FACES.function_of(api.serve_bookie)
+serve_repairs = FACES.function_of(api.serve_repairs)
 
 
 @FACES.face_of(api.Client)
 class Client(Opened):
     """A way to ledgers and logs, for any number of threads. Made by `connect` and `embed`.
 
-    Every method is that of `replog.Client`, with the same arguments, results and errors. After it was left, it raises
-    `ClosedError`; in a fork of its process, `ForkedError`."""
+    Every method works like that of `replog.Client`, with the same arguments, results and errors. After it was left, it
+    raises `ClosedError`; in a fork of its process, `ForkedError`."""
 
     def read_log(
         self,
@@ -62,6 +63,21 @@ class Client(Opened):
                 yield LogReader(portal, reader, timeout_s)
 
         return Opening(enter)
+
+
+@FACES.face_of(api.Admin)
+class Admin(Face):
+    """Administers a cluster: its bookies, their copies, and back-ups."""
+
+
+@FACES.face_of(api.Jobs)
+class Jobs(Face):
+    """Adds ledgers that jobs wrote to logs, and retires what logs remember of transactions and producers."""
+
+
+@FACES.face_of(api.Cursors)
+class Cursors(Face):
+    """Lists, moves and deletes the cursors of logs."""
 
 
 @FACES.face_of(TrioServedBookie)

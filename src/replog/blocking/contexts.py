@@ -37,8 +37,8 @@ class Opening(AbstractContextManager[Any]):
             entered.__exit__(kind, error, traceback)
 
     def open(self) -> Any:
-        """Enters it without a block. It is left by `close` of what this returns, or when the process ends; whichever thread
-        opened it may end before."""
+        """Enters it without a block. It is left by `close` of the returned object, or when the process ends; the thread
+        that opened it may end before."""
         return self._open(is_of_process=True)
 
     def _open(self, *, is_of_process: bool) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from replog.blocking.contexts import Opening
 from replog.blocking.portal import Portal
-from replog.runtime.faces import Face, Faces, Verb
+from replog.runtime.faces import Face, Faces, Verb, gives_context
 
 
 class ThreadFaces(Faces):
@@ -37,8 +37,15 @@ class ThreadFaces(Faces):
 
         return wait
 
-    def function_of(self, source: Callable[..., AbstractAsyncContextManager[Any]]) -> Verb:
-        """The face of a function of the package that gives a context: which has a thread of its own."""
+    def function_of(self, source: Verb) -> Verb:
+        """The face of a function of the package. One that gives a context gets a thread of its own; one that waits takes a face
+        as its first argument, and waits in the thread of that."""
+        if not gives_context(source):
+
+            def wait(face: Face, *args: Any, **kwargs: Any) -> Any:
+                return self.given(face._way, face._way.call(source, face._inner, *args, **kwargs))
+
+            return functools.wraps(source)(wait)
 
         def open_context(*args: Any, **kwargs: Any) -> Opening:
             @contextmanager

@@ -1,16 +1,16 @@
 """One trio run in a thread of its own, and the ways into it from every other thread.
 
 Rules:
-- Whoever starts the thread joins it: nothing of it outlives the `with` block that made it. If that block is never left,
-  the end of the thread that entered it ends it: an interpreter can always end.
-- A caller sleeps on a lock of its own, where signals still reach it; its call is a task in the trio thread. What the task
-  returns or raises is returned or raised in the caller's thread, the very same object.
-- A caller that is interrupted cancels its task, waits for its end, and lets the interruption pass on. A signal handler may
-  raise between any two steps: only `_is_given` says whether an answer has come, never who holds its lock.
-- A caller holds no lock that the trio run or its threads need, not even trio's in `run_sync_soon`: a finalizer can be called
-  in the middle of any call, and waits for one of its own.
-- A thread of replog's own never waits here: a finalizer, a logging handler or an observer would wait for itself. Each use
-  raises `OwnThreadError` before anything is touched; leaving a block begins to leave it there, and doesn't wait.
+- The thread that starts the portal's thread also joins it: nothing of it outlives the `with` block that made it. If
+  that block is never left, the end of the thread that entered it ends it: an interpreter can always end.
+- A caller sleeps on a lock of its own, where signals still reach it; its call is a task in the trio thread. The task's
+  result or error is returned or raised in the caller's thread, the very same object.
+- A caller that is interrupted cancels its task, waits for its end, and lets the interruption pass on. A signal handler
+  may raise between any two steps: only `_is_given` says whether an answer has come, never the holder of its lock.
+- A caller holds no lock that the trio run or its threads need, not even trio's in `run_sync_soon`: a finalizer can be
+  called in the middle of any call, and waits for one of its own.
+- A thread of replog's own never waits here: a finalizer or an observer would wait for itself. Each use raises
+  `OwnThreadError` before anything is touched; leaving a block begins to leave it there, and doesn't wait.
 - Every call that was accepted is answered, even if the run ends before the call could begin.
 - A forked child has these objects but not the thread: each use raises `ForkedError` before anything is touched, and
   leaving a block there does nothing.
@@ -32,13 +32,14 @@ import trio
 from replog.blocking.calls import ThreadCalls
 from replog.errors import ClosedError, ForkedError, OwnThreadError
 from replog.runtime.faces import closed, forked, without_trio
+from replog.runtime.loggers import handing_over
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.own_threads import in_own_thread, is_own_thread
 
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 
-_FAREWELL_S = 10.0  # how long an interrupted caller waits for the end of what it has cancelled
+_FAREWELL_S = 10.0  # how long an interrupted caller waits for the end of its cancelled call
 _LOOK_S = 1.0  # how often a caller looks whether the trio thread is still there, and that whether its owner is
 
 
@@ -288,7 +289,8 @@ class Portal:
     # -- in the trio thread -----------------------------------------------------------------------------------------
 
     def _run_trio(self, block: _Block[Any]) -> None:
-        with self._calls.served():
+        # Ends last: a handler's calls are answered before.
+        with handing_over(), self._calls.served():
             try:
                 trio.run(self._main, block)
             finally:
@@ -322,7 +324,7 @@ class Portal:
         block.leave(on_error=True)
 
     async def _leave_in_peace(self, block: _Block[Any]) -> None:
-        """What was opened last is left first: writers before their client."""
+        """The object opened last is left first: writers before their client."""
         while self._kept:
             kept = self._kept.pop()
             kept.leave(on_error=False)
@@ -375,7 +377,7 @@ def _check_thread() -> None:
     if is_own_thread():
         raise OwnThreadError(
             f"replog.blocking was called in replog's own thread {threading.current_thread().name!r}, which would wait for "
-            "itself; nothing was done. A finalizer (__del__), a logging handler or an observer runs there: let it put its work "
+            "itself; nothing was done. A finalizer (__del__) or an observer runs there: let it put its work "
             "into a queue.SimpleQueue for a thread of the program's"
         )
 

@@ -2,8 +2,8 @@
 
 A reader belongs to one thread at a time. Only getting the next batches is a call; so iterating costs nothing per entry.
 
-A signal handler may raise after any call that this makes. So what was fetched stays where it is until the statements that give
-it out, among which there is no call.
+A signal handler may raise after any call that this makes. So fetched batches stay where they are until the statements
+that return them, among which there is no call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Batch = TypeVar("Batch", bound=_Sized)
 
 
 class _Fetching(Generic[Batch]):
-    """Batches on their way from the trio thread. Those that have arrived stay here, even if the caller was interrupted."""
+    """Batches on their way from the trio thread. Arrived batches stay here, even if the caller was interrupted."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class _Fetching(Generic[Batch]):
         return self.fetched[0]
 
     def next_batch_nowait(self) -> Batch:
-        """As `next_batch`."""
+        """The non-blocking form of `next_batch`."""
         if self.fetched:
             self._portal.check_process()
         else:
@@ -147,7 +147,7 @@ class LedgerReader(_Reader):
 
 
 class _LogReading(_Reader):
-    """What reads a log: the records and batches that were given out, as opposed to those that were fetched."""
+    """The reader of a log: its records and batches as returned, as opposed to fetched."""
 
     def __init__(self, portal: Portal, reader: Any, timeout_s: float | None = None) -> None:
         super().__init__(portal, reader)
@@ -235,7 +235,7 @@ class Cursor(_LogReading):
     def _what(self) -> str:
         return f"log {self._inner.log_name!r}"
 
-    # Batches are fetched ahead, so trio's cursor does not know what was given out here.
+    # Batches are fetched ahead, so trio's cursor does not know which ones were returned here.
     def commit(self, position: Position | str | None = None) -> None:
         covered = self.position if position is None else position
         if covered is not None:

@@ -29,7 +29,7 @@ class LedgerWriter(_Writer):
 
 @FACES.face_of(TrioLogWriter)
 class LogWriter(_Writer):
-    """The one writer of a log, until somebody else takes over, for every thread. Made by `Client.write_log`."""
+    """The one writer of a log, until another client takes over, for every thread. Made by `Client.write_log`."""
 
     def extend(
         self,

@@ -1,1 +1,1 @@
-"""A bookie: serves ledgers from a storage, with one commit thread, and collects what was deleted."""
+"""A bookie: serves ledgers from a storage, with one commit thread, and collects deleted ledgers."""

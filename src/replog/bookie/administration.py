@@ -12,7 +12,7 @@ import trio
 from replog.bookie.maintenance import Maintenance
 from replog.errors import MetastoreError, StorageError
 from replog.protocol.messages import AdminCommand, Status
-from replog.runtime.chance import current_chance
+from replog.runtime.entropy import current_entropy
 from replog.runtime.installed import replog_version
 from replog.runtime.latencies import LatencyHistogram
 
@@ -37,7 +37,7 @@ class Administration:
     def __init__(self, bookie: _Looked, maintenance: Maintenance) -> None:
         self._bookie = bookie
         self._maintenance = maintenance
-        self._chance = current_chance()
+        self._entropy = current_entropy()
 
     async def perform(self, command: AdminCommand) -> tuple[Status, str]:
         """The status and the JSON object to answer with; with UNKNOWN what went wrong."""
@@ -72,6 +72,6 @@ class Administration:
         return {
             **self._bookie.statistics(),
             "version": replog_version(),
-            "time_ms": self._chance.time_ms(),  # by which clients judge their own clocks (L3a)
+            "time_ms": self._entropy.time_ms(),  # by which clients judge their own clocks (L3a)
             "latencies": {name: each.to_json() for name, each in self._bookie.latencies().items()},
         }

@@ -1,14 +1,14 @@
 """Announcing a bookie: where it can be reached, its labels, and whether it takes new entries (B5). Advice, never safety (M3).
 
-A bookie that becomes read-only or begins to drain, or is writable again, is announced under its new key before it leaves the
-old one, so nobody finds it absent. It is announced only when nobody else is announced under its id. A process that was killed
-stays announced until its lease or session ends; one that is alive serves a copy of the same directory, which is forbidden (B4).
-An announcement under the lock that this bookie's storage holds now was made by a process that is gone: it is deleted at once.
+A bookie that becomes read-only or begins to drain, or is writable again, is announced under its new key before it
+leaves the old one, so no client finds it absent. It is announced only when no other process is announced under its id.
+A process that was killed stays announced until its lease or session ends; one that is alive serves a copy of the same
+directory, which is forbidden (B4). An announcement under the lock that this bookie's storage holds now was made by a
+process that is gone: it is deleted at once.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -26,9 +26,10 @@ from replog.errors import (
     VersionConflictError,
 )
 from replog.records.bookies import BookieAddress, Endpoint, announcement_key, decode_address, encode_address
+from replog.runtime.loggers import logger
 from replog.runtime.nursery import open_service_nursery
 
-_log = logging.getLogger("replog.bookie")
+_log = logger("replog.bookie")
 
 _AGAIN_S = 1.0  # after the metastore failed
 _LOOK_S = 0.5  # for whether the other has gone
@@ -64,8 +65,8 @@ class Announcer:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Announces the bookie until cancelled; started once it is announced.
 
-        Raises `MetastoreError` if it can't be announced at first, `StorageInUseError` if somebody else has its id and does not
-        go within `announce_timeout_s`; later it is announced again as soon as that works."""
+        Raises `MetastoreError` if it can't be announced at first, `StorageInUseError` if another process has its id and
+        does not go within `announce_timeout_s`; later it is announced again as soon as that works."""
         # It tells whether an announcement was made in this same directory, by a process that is gone.
         self._lock = await self._server.call(self._server.storage.lock_name)
         async with open_service_nursery() as nursery:
@@ -78,7 +79,7 @@ class Announcer:
                 if held.key == self._key():
                     await _end(held)
                 try:
-                    # The new announcement is there before the old one goes: nobody finds the bookie absent.
+                    # The new announcement exists before the old one goes: no client finds the bookie absent.
                     following = await nursery.start(self._hold)
                 except MetastoreError:
                     await trio.sleep(_AGAIN_S)
@@ -96,7 +97,7 @@ class Announcer:
                 try:
                     held: _Held = await nursery.start(self._hold)
                 except KeyExistsError as error:
-                    other = f"by nobody who is seen to live (key {error.key!r} exists all the same)"
+                    other = f"by no process that is seen to live (key {error.key!r} exists all the same)"
                 else:
                     return held
             else:
@@ -123,7 +124,7 @@ class Announcer:
         )
 
     async def _find_other(self) -> tuple[str, bytes] | None:
-        """Key and value that somebody announces under this id; None if nobody does."""
+        """Key and value of an announcement under this id; None if there is none."""
         for read_only in (True, False):
             key = announcement_key(self._server.bookie_id, read_only=read_only)
             value = await self._announced(key)
@@ -136,8 +137,9 @@ class Announcer:
         return (await self._metastore.announced(parent)).get(word)
 
     async def _delete_dead(self, key: str, value: bytes) -> bool:
-        """Deletes what was announced under the lock that this bookie holds now. Returns False if there is none, or if the
-        metastore keeps announcements in its own way. A copy of the directory, or one on another machine, has another lock."""
+        """Deletes announcements under the lock that this bookie holds now. Returns False if there is none, or if the
+        metastore keeps announcements in its own way. A copy of the directory, or one on another machine, has another
+        lock."""
         if self._lock is None or _lock_of(key, value) != self._lock:
             return False
         try:

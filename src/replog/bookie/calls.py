@@ -1,7 +1,7 @@
 """Calls to a storage that may wait for its disk: in worker threads, which are accounted for until they have ended.
 
-A task that waits for such a call can be cancelled at any time, and the call then ends without it. So a disk that does not
-answer keeps nobody from leaving; and because each call is counted in its own thread, it is known on leaving which
+A task that waits for such a call can be cancelled at any time, and the call then ends without it. So a disk that does
+not answer does not block leaving; and because each call is counted in its own thread, it is known on leaving which
 calls are still under way in the storage, and it is not closed in the middle of one.
 """
 
@@ -44,13 +44,13 @@ class StorageCalls:
         self._short = self._long = 0  # under way
 
     async def read(self, function: Callable[..., T], *arguments: object) -> T:
-        """As `call`, for reads that answer a client: they wait for each other only."""
+        """Calls a read that answers a client. Like `call`, but such reads wait only for each other."""
         return await self._call(function, arguments, self._reading, is_long=False)
 
     async def call(self, function: Callable[[], T], *, is_long: bool = False) -> T:
-        """Calls the storage. Raises `StorageError`; whatever else the storage raises is a `StorageFailedError`.
-        If cancelled, the call goes on, and nobody learns its result. A long one takes as long as it takes, and returns
-        early if the storage is closed meanwhile."""
+        """Calls the storage. Raises `StorageError`; any other error of the storage becomes a `StorageFailedError`. If
+        cancelled, the call goes on, and its result is dropped. A long one takes as long as it takes, and returns early
+        if the storage is closed meanwhile."""
         return await self._call(function, (), self._others, is_long=is_long)
 
     async def _call(
@@ -66,7 +66,7 @@ class StorageCalls:
             with self._ended:
                 # The thread may begin long after the caller was cancelled: all threads of this kind were busy.
                 if call.is_given_up:
-                    # Its caller is gone: nobody would hear of a result, and the storage may be closing.
+                    # Its caller is gone and would not hear of a result, and the storage may be closing.
                     return None
                 call.has_begun = True
             try:
@@ -108,10 +108,10 @@ class StorageCalls:
 
     async def close(self, timeout_s: float) -> StorageFailedError | None:
         """Waits for short calls, closes the storage, which ends long calls, and waits for these. Cancelling does not
-        interrupt it. Raises what closing raises.
+        interrupt it. Raises the error of closing.
 
-        Returns what is wrong if the disk does not let go of a call within so many seconds. What that call was doing has
-        an unknown outcome; the storage was closed only if nothing but long calls was under way."""
+        Returns an error if the disk keeps a call for longer than that. The outcome of that call is unknown; the storage
+        was closed only if nothing but long calls was under way."""
         if self.storage.is_instant:
             self.storage.close()
             return None

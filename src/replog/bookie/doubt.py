@@ -11,7 +11,7 @@ class Doubt:
     """The doubt of one storage, as it was when the bookie last looked."""
 
     def __init__(self, storage: Storage) -> None:
-        self.raised = 0  # times that every ledger was doubted: a doubt may have come and ended since somebody asked
+        self.raised = 0  # times that every ledger was doubted: a doubt may have come and ended since the last question
         self._storage = storage
         self._known = storage.doubt()
         self._changed = trio.Event()

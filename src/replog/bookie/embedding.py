@@ -7,7 +7,6 @@ directory that another process has open, and bookies without their metadata are 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -18,15 +17,16 @@ import attrs
 from replog.abc import Metastore, Storage
 from replog.bookie.serving import close_storage, open_storage, storage_url
 from replog.config import BackendURL, BookieOptions
-from replog.errors import ConfigError, StorageError, StorageIdentityError, StorageInUseError
+from replog.errors import ConfigError, StorageError, StorageFailedError, StorageIdentityError, StorageInUseError
 from replog.hookspecs import BookieLeftOut, BookieStartsEmpty
 from replog.protocol.quorum import ENSEMBLE_MAX, Quorum
 from replog.records.bookies import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
 from replog.registry import Registry
-from replog.runtime.event_loop import current_host_loop
+from replog.runtime.disk_errors import described, names_like, trouble_of
+from replog.runtime.loggers import logger
 from replog.runtime.threads import run_in_thread
 
-_log = logging.getLogger("replog.bookie")
+_log = logger("replog.bookie")
 
 _BOOKIE_DIRECTORY = "bookie-"
 
@@ -34,10 +34,13 @@ _BOOKIE_DIRECTORY = "bookie-"
 class EmbeddedStorages:
     """The storages that one process embeds."""
 
-    def __init__(self, directories: Sequence[Path], quorum: Quorum, registry: Registry) -> None:
+    def __init__(
+        self, directories: Sequence[Path], quorum: Quorum, registry: Registry, *, has_peers: bool = False
+    ) -> None:
         self.left_out: dict[str, StorageError] = {}  # by directory
         self._directories = directories
         self._quorum = quorum
+        self._has_peers = has_peers  # bookies in other processes, which may suffice
         self._registry = registry
         self._stored: dict[str, Storage] = {}  # by directory
 
@@ -64,7 +67,7 @@ class EmbeddedStorages:
 
     def _do_others_suffice(self) -> bool:
         lacking = max(0, self._quorum.ensemble - len(self._stored))
-        if not self.left_out or not lacking:
+        if not self.left_out or not lacking or self._has_peers:
             return True
         return lacking < self._quorum.ensemble and self._quorum.may_lack(
             sum(1 << index for index in self._quorum.spread(lacking))
@@ -110,7 +113,7 @@ def _check_path(path: str | os.PathLike[str]) -> None:
 def bookie_directories(
     directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], bookies: int | None
 ) -> list[Path]:
-    """Where the embedded bookies have their storages. Raises `ConfigError`."""
+    """Where the embedded bookies have their storages. Raises `ConfigError`, `StorageFailedError`."""
     if not isinstance(directory, str | os.PathLike):
         if not isinstance(directory, Sequence) or not all(isinstance(each, str | os.PathLike) for each in directory):
             raise ConfigError(f"embed: directory={directory!r} must be a path, or a list of paths")
@@ -130,7 +133,13 @@ def bookie_directories(
     count = 1 if bookies is None else bookies
     if type(count) is not int or not 1 <= count <= ENSEMBLE_MAX:
         raise ConfigError(f"embed: bookies={count!r} must be a whole number from 1 to {ENSEMBLE_MAX}")
-    existing = len(list(parent.glob(f"{_BOOKIE_DIRECTORY}[0-9]*")))
+    try:
+        existing = len(names_like(parent, f"{_BOOKIE_DIRECTORY}[0-9]*"))
+    except OSError as error:
+        raise StorageFailedError(
+            f"embed: how many bookies {parent} has is unknown: {described(error)}; nothing was touched",
+            f"Then try again: {trouble_of(error).value}",
+        ) from error
     if bookies is None:
         count = max(1, existing)
     elif existing > count:
@@ -147,11 +156,7 @@ def embedded_options(storage: str | None, options: BookieOptions | None) -> Book
     if storage is not None and options is not None:
         problem = f"embed: the storage is named twice: storage={storage!r}, and {options.storage!r} in bookie_options"
         raise ConfigError(f"{problem}: give one of them")
-    # Not where trio is a guest: its host's event loop never waits for a disk.
-    is_inline = current_host_loop() is None
-    chosen = options or BookieOptions(
-        storage="files" if storage is None else storage, commit_inline_when_idle=is_inline
-    )
+    chosen = options or BookieOptions(storage="files" if storage is None else storage)
     if BackendURL.parse(chosen.storage).rest:
         raise ConfigError(f"embed: storage={chosen.storage!r} names a place, but each bookie has its own: leave it out")
     return chosen

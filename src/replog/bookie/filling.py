@@ -1,4 +1,4 @@
-"""Copies that repairers store on this bookie, beside what it is about to drop itself (F5)."""
+"""Copies that repairers store on this bookie, beside entries that it is about to drop itself (F5)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Filling:
 
     @contextmanager
     def looking(self, ledger_id: int) -> Iterator[list[Release]]:
-        """For a look at what is stored of this ledger. The list gets each release that is under way at some time during the
-        block: what was seen may be gone, even if the release is over when the look is."""
+        """For a look at what is stored of this ledger. The list gets each release that is under way at some time during
+        the block: the entries seen may be gone, even if the release is over when the look is."""
         look = _Look()
         if ledger_id in self.leaving:
             self.leaving[ledger_id].asked()
@@ -64,7 +64,7 @@ class Filling:
         return None
 
     def was_filled(self, ledger_id: int) -> bool:
-        """True if copies of this ledger came since this was asked last: somebody is filling it, and may name this bookie."""
+        """True if copies of this ledger came since this was asked last: a repairer is filling it, and may name this bookie."""
         if ledger_id not in self._filled:
             return False
         self._filled.remove(ledger_id)

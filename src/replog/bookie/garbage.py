@@ -1,11 +1,12 @@
 """Garbage collection of deleted ledgers (B6).
 
-The order is the safety: first a snapshot of what is here, then the list of what exists. A ledger's metadata is written
-before its first entry can arrive, so what is here and not in the later list was deleted. Any error of the listing ends
-the pass before anything is dropped, and each candidate is looked up once more just before it is. A metastore that was emptied
-or went back would make garbage of everything: the guard compares it before the pass, and again right before each drop (B6a).
+The order is the safety: first a snapshot of the ledgers here, then the list of existing ones. A ledger's metadata is
+written before its first entry can arrive, so a ledger that is here and not in the later list was deleted. Any error of
+the listing ends the pass before anything is dropped, and each candidate is looked up once more just before it is. A
+metastore that was emptied or went back would make garbage of everything: the guard compares it before the pass, and
+again right before each drop (B6a).
 
-What a pass costs: one listing for each key right above ledgers that are here, however many ledgers there are elsewhere.
+Cost of a pass: one listing for each key right above ledgers that are here, however many ledgers there are elsewhere.
 Where only a few are below such a key, the listing, of up to 10 000 others, costs more than looking each of them up.
 """
 
@@ -43,10 +44,10 @@ async def collect_garbage(bookie: BookieServer, metastore: Metastore) -> list[in
 
 
 async def _candidates(here: list[int], metastore: Metastore) -> list[int]:
-    """Those of these ids (ascending) that the metastore does not list, or was not asked to list."""
+    """The ids among these (ascending) that the metastore does not list, or was not asked to list."""
     found: list[int] = []
     for leaf, ids in ledgers_by_leaf(here):
-        # An error here ends the pass: a listing that is not complete would make garbage of what it lacks.
+        # An error here ends the pass: an incomplete listing would make garbage of the missing ledgers.
         listed = frozenset(await metastore.children(leaf) if len(ids) > UNLISTED_MAX else ())
         for start in range(0, len(ids), _COMPARED):
             found += [each for each in ids[start : start + _COMPARED] if ledger_word(each) not in listed]

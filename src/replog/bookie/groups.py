@@ -1,9 +1,9 @@
 """Making groups of work durable, each with one commit if there is space (B1, B2, B5, R3).
 
-What is accepted builds on what was accepted before it, durable or not: on marks that were raised, not on entries that
-were stored. So when a commit finds no space, its new entries are refused, and everything else of it is tried again without
-them, each for itself if need be: recovery adds, fences and dropped ledgers go on while space remains for them (B5).
-Of what was refused the marks are kept all the same, so that what was accepted behind it still holds on the disk (R3).
+An accepted work builds on the works accepted before it, durable or not: on marks that were raised, not on entries that
+were stored. So when a commit finds no space, its new entries are refused, and everything else of it is tried again
+without them, each for itself if need be: recovery adds, fences and dropped ledgers go on while space remains for them
+(B5). The marks of refused works are kept all the same, so that works accepted behind them still hold on the disk (R3).
 
 When not even marks find space, or when the storage failed, everything accepted up to then fails: works carry an epoch,
 such a failure ends one, and nothing of an ended epoch is committed.
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import attrs
 
@@ -94,7 +95,7 @@ class Group:
         return True
 
     def fail(self, error: StorageError) -> None:
-        """Fails what is not decided; if the storage failed, everything, because nobody knows what is durable."""
+        """Fails undecided works; if the storage failed, all works, because it is unknown which are durable."""
         assert self.decided <= len(self.outcomes) <= len(self.works), "a work has one outcome"
         self.error, self.ends_epoch = error, True
         del self.outcomes[self.decided if isinstance(error, StorageFullError) else 0 :]
@@ -102,9 +103,22 @@ class Group:
         assert len(self.outcomes) == len(self.works), "each work has an outcome"
 
 
+@runtime_checkable
+class SyncedByKernel(Protocol):
+    """Optional methods of a storage beside its seam: commits whose sync the kernel makes, for an event loop's thread."""
+
+    def begin_commit(self, mutations: Sequence[Mutation], sync: KernelSync) -> Callable[[OSError | None], None] | None:
+        """Writes the mutations, begins one sync with `sync.begin`, and does not wait for it.
+
+        Returns a function that ends the commit. The caller calls it once, in any thread, with the outcome of the sync, and
+        commits nothing else before that; it returns and raises what `Storage.commit` does. Returns None, and nothing has
+        happened, if this commit would have to wait for a disk: then `commit` does it. Raises as `commit`, if the sync did not
+        begin."""
+
+
 @attrs.frozen
 class BegunGroup:
-    """A group that is written, and whose sync is under way; `end` ends its commit (`Storage.begin_commit`)."""
+    """A group that is written, and whose sync is under way; `end` ends its commit (`SyncedByKernel.begin_commit`)."""
 
     group: Group
     end: Callable[[OSError | None], None]
@@ -131,6 +145,7 @@ def _gather_marks(refused: Sequence[Accepted]) -> None:
             marks.fence_term = _higher(marks.fence_term, each.fence_term)
             marks.last_add_confirmed = _higher(marks.last_add_confirmed, each.last_add_confirmed)
             marks.proof = better_proof(marks.proof, each.proof)
+            marks.revision = _higher(marks.revision, each.revision)
 
 
 def _higher(one: int | None, other: int | None) -> int | None:
@@ -162,9 +177,9 @@ class Committer:
         return self._with_outcome(group, self._commit)
 
     def begin(self, works: list[Work], sync: KernelSync) -> BegunGroup | None:
-        """Begins to make plain adds durable, as `Storage.begin_commit` does. The caller then calls `end`, and nothing else
+        """Begins to make plain adds durable, as `SyncedByKernel.begin_commit` does. The caller then calls `end`, and nothing else
         before that. None, and nothing has happened, if `process` must do it."""
-        if works[0].epoch <= self._ended_epoch:
+        if works[0].epoch <= self._ended_epoch or not isinstance(self.storage, SyncedByKernel):
             return None
         mutations: list[Mutation] = []
         for work in works:
@@ -212,7 +227,7 @@ class Committer:
         for work in group.works:
             accepted = work.accepted
             if accepted.may_be_stored:
-                # So that what is stored shows everything accepted before.
+                # So that the storage shows everything accepted before.
                 self._decide(group, mutations)
                 mutations = []
                 group.outcomes.append(self._settle(accepted))
@@ -233,7 +248,7 @@ class Committer:
         assert group.decided == len(group.works), "what is answered was committed, or refused"
 
     def _decide(self, group: Group, mutations: Sequence[Mutation]) -> None:
-        """Commits these mutations of all works that are not decided; if there is no space, what there is space for."""
+        """Commits these mutations of all undecided works; if there is no space, those that fit."""
         assert group.decided <= len(group.outcomes), "outcomes are decided in their order"
         try:
             self._commit_mutations(mutations)
@@ -244,7 +259,7 @@ class Committer:
 
     def _commit_what_fits(self, group: Group, error: StorageFullError) -> None:
         """Refuses new entries, and commits the rest: together, or one by one if that is too much. Raises
-        `StorageFullError` at the first whose marks find no space: what was accepted behind it may build on them."""
+        `StorageFullError` at the first whose marks find no space: works accepted behind it may build on them."""
         undecided = range(group.decided, len(group.outcomes))
         new = [place for place in undecided if _is_new(group.works[place].accepted)]
         _gather_marks([group.works[place].accepted for place in new if group.refuse_entries(place, error)])
@@ -293,7 +308,7 @@ class Committer:
         return DURABLE if status in (None, Status.OK) else Outcome(status, problem)
 
     def _settle_over_damage(self, batch: Batch) -> Status | None:
-        """What to do with a copy where something that is stored cannot be read: it is stored again, unless other bytes can be
+        """Decides on a copy where a stored batch cannot be read: the copy is stored again, unless other bytes can be
         read (T3)."""
         assert batch.count, "a batch has entries"
         found: list[Batch] = []
@@ -303,7 +318,7 @@ class Committer:
         return Status.CONFLICT if settle_add(batch, found) is Status.CONFLICT else None
 
     def _stored(self, batch: Batch) -> list[Batch]:
-        """What is stored of a batch's identities. Looks at its ends first: what differs there differs anyway."""
+        """The stored batches of a batch's identities. Looks at its ends first: a difference there decides."""
         found: list[Batch] = []
         ids = batch.entry_ids
         assert ids, "a batch has entries"

@@ -6,7 +6,6 @@ Lost entries are not found here: an audit finds them missing, and a repair copie
 from __future__ import annotations
 
 import contextlib
-import logging
 
 import trio
 
@@ -17,9 +16,10 @@ from replog.protocol.healing import fence_to_vouch
 from replog.protocol.model import LedgerState
 from replog.records.ledgers import decode_ledger, ledger_id_pages
 from replog.records.paths import ledger_key_path
+from replog.runtime.loggers import logger
 from replog.runtime.nursery import for_each
 
-_log = logging.getLogger("replog.bookie")
+_log = logger("replog.bookie")
 
 _AGAIN_S = 5.0  # after a failure, at most
 _AT_ONCE = 8
@@ -43,7 +43,7 @@ class Healing:
         return self._server.doubt.raised, self._server.storage.doubt().reasons
 
     async def run(self) -> None:
-        """Heals until cancelled, or until the storage has failed. What fails is tried again."""
+        """Heals until cancelled, or until the storage has failed. It retries after each failure."""
         while self._server.failure is None:
             pause_s = self._server.options.heal_interval_s
             try:

@@ -1,9 +1,8 @@
 """Ledgers that clients say they have deleted: the bookie looks them up soon, instead of at its next garbage collection (B6).
 
-A hint proves nothing. Only a ledger that is stored here, and that the metastore then says is absent, is dropped, and only while
-the bookie does not doubt its metastore (B6a). Hints are
-advice: they are bounded in number, looked up at a bounded rate whoever sends them, and may be lost. The next garbage collection
-finds what they would have found.
+A hint proves nothing. Only a ledger that is stored here, and that the metastore then says is absent, is dropped, and
+only while the bookie does not doubt its metastore (B6a). Hints are advice: they are bounded in number, looked up at a
+bounded rate for all senders together, and may be lost. The next garbage collection finds what they would have found.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from replog.errors import MetastoreError, StorageError
 from replog.protocol.mutations import DELETED_TERM
 
 WAITING_MAX = 10_000  # ledgers; a hint that finds so many waiting is lost
-_ROUND_S = 0.25  # from the begin of a round to that of the next one
+_ROUND_S = 0.25  # from the begin of a round to the begin of the next one
 
 
 class DeletionHints:

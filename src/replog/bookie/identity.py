@@ -6,7 +6,6 @@ which ledgers existed before it was opened: those below the next ledger id, sinc
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import trio
@@ -17,8 +16,9 @@ from replog.errors import MetastoreDoubtedError, MetastoreError, StorageError, S
 from replog.hookspecs import Event, StorageInDoubt
 from replog.records.bookies import Cookie
 from replog.records.ids import read_next_ledger_id
+from replog.runtime.loggers import logger
 
-_log = logging.getLogger("replog.bookie")
+_log = logger("replog.bookie")
 
 _AGAIN_S = 1.0
 

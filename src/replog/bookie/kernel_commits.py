@@ -1,13 +1,13 @@
 """Lone commits for an event loop that must not wait for a disk: it writes, and the kernel syncs, without a thread.
 
-Of the commits' thread an event loop hears two changes of thread later, which a lone append waits for. So a small lone commit is
-written in the loop's thread, which is a copy into the page cache. Its sync is left to the kernel (`replog.runtime.kernel_sync`),
-and the loop watches the descriptor that tells its end. Whatever might wait for the disk - large commits, the next journal file, a
-storage or a system without such syncs - goes to the thread.
+An event loop hears of the commits' thread two thread switches later, and a lone append would wait for them. So a small
+lone commit is written in the loop's thread, which is a copy into the page cache. Its sync is left to the kernel
+(`replog.runtime.kernel_sync`), and the loop watches the descriptor that tells its end. Commits that may wait for the
+disk go to the thread: large ones, the next journal file, and any where the storage or the system has no such syncs.
 
-It is for two cases: trio is a guest of another event loop, which must never wait; or other bookies in this thread get the same
-entry next. Then the last of these commits in the loop's thread, and when its sync has ended, so have those of most others: they
-are looked at there, and the event loop need not turn.
+It is for a thread that is lent (`replog.runtime.lent_thread`) and must not wait: that of another event loop, which has trio for a
+guest; or of one that commits another copy of the same entry. When that has ended, so have most others: they are looked at there,
+and the event loop need not turn.
 
     state      meaning                                       next
     idle       nothing is under way here                     `begin` -> busy
@@ -36,18 +36,14 @@ from replog.runtime.nursery import open_service_nursery
 
 _BYTES_MAX = 64 << 10  # more may wait until other pages are written, and takes its time
 
-_begun: trio.lowlevel.RunVar[list[KernelCommits]] = trio.lowlevel.RunVar("replog kernel commits")
-
 
 class KernelCommits:
     """At most one commit whose sync is under way in the kernel. `ended` gets its group, in the event loop's thread."""
 
     def __init__(self, committer: Committer, ended: Callable[[Group], None]) -> None:
         self.group: BegunGroup | None = None  # whose sync is under way
-        self.beside = _begun_commits()  # those of all bookies in this thread that are busy
         self._committer = committer
         self._ended = ended
-        self._is_guest = current_host_loop() is not None  # of an event loop that must not wait
         self._sync: KernelSync | None = None  # from its first use on
         self._nursery: trio.Nursery | None = None  # of `running`, until the sync was opened, or cannot be
         self._is_left = False
@@ -68,19 +64,16 @@ class KernelCommits:
         """True while a sync is under way that the commits' thread must `wait` for."""
         return self.group is not None and self._is_left
 
-    def begin(self, works: list[Work], *, is_followed: bool) -> bool:
+    def begin(self, works: list[Work]) -> bool:
         """Begins to commit these works. False, and nothing has happened, if the commits' thread must do it."""
-        if not (is_followed or self._is_guest) or sum(work.size_bytes for work in works) > _BYTES_MAX:
+        if sum(work.size_bytes for work in works) > _BYTES_MAX:
             return False
         sync = self._sync or self._opened()
         if sync is None or sync.is_refused or self._is_left:
             return False
         assert self.group is None, "one sync at a time"
         self.group = self._committer.begin(works, sync)
-        if self.group is None:
-            return False
-        self.beside.append(self)
-        return True
+        return self.group is not None
 
     def _opened(self) -> KernelSync | None:
         nursery, self._nursery = self._nursery, None  # it is tried once
@@ -101,11 +94,6 @@ class KernelCommits:
         finally:
             unwatch()
 
-    def look_beside(self) -> None:
-        """As `look`, at those of all bookies in this thread."""
-        for each in tuple(self.beside):
-            each.look()
-
     def look(self) -> None:
         """Ends the commit if its sync has ended."""
         group = self.take_ended()
@@ -117,12 +105,7 @@ class KernelCommits:
         # Nothing is under way if an interrupt struck between the two halves of a beginning: the storage has stopped then.
         if self._is_left or self._sync is None or not self._sync.has_ended() or self.group is None:
             return None
-        self._forget()
         return self._end()
-
-    def _forget(self) -> None:
-        if self in self.beside:  # else an interrupt struck before it was noted
-            self.beside.remove(self)
 
     def _end(self) -> Group:
         assert self.group is not None, "what ends has begun"
@@ -131,10 +114,9 @@ class KernelCommits:
         return self._committer.end(begun, self._sync.outcome())
 
     def pass_on(self) -> None:
-        """The bookie is left: nothing is begun any more, and the commits' thread waits for what is under way."""
+        """The bookie is left: nothing is begun any more, and the commits' thread waits for the sync under way."""
         self._nursery = None
         self._is_left = True
-        self._forget()
 
     def wait(self) -> Group:
         """The group that was passed on, when it has ended. In the commits' thread."""
@@ -147,13 +129,3 @@ class KernelCommits:
         assert self.group is None, "what is under way still needs it"
         if self._sync is not None:
             self._sync.close()
-
-
-def _begun_commits() -> list[KernelCommits]:
-    """Those of this trio run whose syncs are under way."""
-    try:
-        return _begun.get()
-    except LookupError:
-        begun: list[KernelCommits] = []
-        _begun.set(begun)
-        return begun

@@ -1,7 +1,7 @@
-"""What a bookie does for its storage beside serving: collects garbage, makes space, compacts, scrubs, and looks for damage.
+"""A bookie's work for its storage beside serving: collects garbage, makes space, compacts, scrubs, and looks for damage.
 
-What a caller asks for runs in the bookie's own tasks, one run of a kind at a time. If the caller is cancelled, the run goes
-on to its end, and the next one waits for it. What is due by the clock takes its turn in the same way.
+Runs that a caller requests happen in the bookie's own tasks, one run of a kind at a time. If the caller is cancelled,
+the run continues to its end, and the next one waits for it. Scheduled runs take their turn in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _COLLECTION_PAUSE_S = 0.2  # between passes, however often one is asked for
 _MAKE_SPACE_PAUSE_S = 30.0  # between attempts to make space, while it is needed; after new garbage:
 _MAKE_SPACE_PAUSE_MIN_S = 1.0
-_DAMAGE_LOOK_S = 10.0  # how often the storage is asked what is damaged
+_DAMAGE_LOOK_S = 10.0  # how often the storage is asked for damage
 _REPORTED_AT_ONCE_MAX = 100  # damaged batches, before others get their turn
 
 
@@ -42,7 +42,7 @@ class _Run(Generic[T]):
 
 @attrs.define
 class _Counts:
-    """What was done since the bookie was started."""
+    """The counts since the bookie was started."""
 
     collections: int = 0
     collection_failures: int = 0
@@ -77,7 +77,7 @@ class Maintenance:
         self.hints = DeletionHints(server, metastore, self._collecting, lambda: self._dropped.set())
 
     def start(self) -> None:
-        """Starts what is done by the clock."""
+        """Starts the scheduled work."""
         self._nursery.start_soon(self._collect_when_due)
         self._nursery.start_soon(self.hints.run)
         self._nursery.start_soon(self._make_space)
@@ -86,20 +86,21 @@ class Maintenance:
     # -- on demand --------------------------------------------------------------------------------------------------
 
     async def collect_garbage(self) -> list[int]:
-        """As `ServedBookie.collect_garbage`."""
+        """Deletes garbage now, and returns the ids of the dropped ledgers (`ServedBookie.collect_garbage`)."""
         return await self._force("forced_garbage_collections", partial(self._collect, None))
 
     async def confirm_metastore(self) -> None:
-        """As `ServedBookie.confirm_metastore`."""
+        """Confirms that the metastore is right as it is (`ServedBookie.confirm_metastore`)."""
         async with self._collecting:
             await self._server.guard.confirm()
+            self._server.look_at_doubt(forgets_revisions=True)
 
     async def compact(self, *, is_major: bool = False) -> None:
-        """As `ServedBookie.compact`."""
+        """Compacts the storage now (`ServedBookie.compact`)."""
         await self._force("forced_compactions", partial(self._compact, is_major=is_major))
 
     async def scrub(self) -> Sequence[Damage]:
-        """As `ServedBookie.scrub`."""
+        """Scrubs the storage now, and returns the damage (`ServedBookie.scrub`)."""
         return await self._force("forced_scrubs", self._scrub)
 
     def ask_for_collection(self) -> None:
@@ -176,7 +177,7 @@ class Maintenance:
                 if number % _REPORTED_AT_ONCE_MAX == 0:
                     await (
                         trio.lowlevel.cancel_shielded_checkpoint()
-                    )  # shielded: whatever is not reported now never would be
+                    )  # shielded: damage that is not reported now never would be
             return tuple(found)
 
     # -- by the clock -----------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class Maintenance:
             await trio.sleep(_COLLECTION_PAUSE_S)
 
     async def _make_space(self) -> None:
-        """While there is too little: drops what was deleted, then gives back what it took (B5)."""
+        """While there is too little space: drops deleted ledgers, then gives back their space (B5)."""
         while True:
             await self._server.mode.read_only_turned(was=False)
             if self._server.failure is not None:

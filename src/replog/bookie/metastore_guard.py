@@ -13,7 +13,6 @@ nothing, takes no new ledgers, recovers none, and says so, until the metastore i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NoReturn, Protocol, TypeVar
@@ -33,7 +32,8 @@ from replog.errors import (
     StorageIdentityError,
 )
 from replog.protocol.bookie import OrderedRequest
-from replog.records.bookies import AGAIN_S, Cookie, change_cookie, cookie_key, decode_cookie, encode_cookie
+from replog.records.bookies import Cookie, change_cookie, cookie_key, decode_cookie, encode_cookie
+from replog.records.editing import AGAIN_S
 from replog.records.ids import raise_next_ledger_id, read_next_ledger_id
 from replog.records.paths import (
     LEDGER_KEY_SHAPES,
@@ -42,9 +42,10 @@ from replog.records.paths import (
     LONG_LEDGER_ID_MIN,
     LONG_LEDGERS_KEY,
 )
-from replog.runtime.chance import current_chance
+from replog.runtime.entropy import current_entropy
+from replog.runtime.loggers import logger
 
-_log = logging.getLogger("replog.bookie")
+_log = logger("replog.bookie")
 
 _IDS_AHEAD_MAX = 1 << 16  # that may be given out while the metastore does not answer
 
@@ -56,7 +57,7 @@ class _Call(Protocol):
 
 
 class MetastoreGuard:
-    """What one bookie knows of its metastore. `call` calls the storage, `take` takes a request of a `newcomer`."""
+    """A bookie's knowledge of its metastore. `call` calls the storage, `take` takes a request of a `newcomer`."""
 
     def __init__(
         self, storage: Storage, call: _Call, mode: Mode, take: Callable[[OrderedRequest, Reply], None]
@@ -77,6 +78,10 @@ class MetastoreGuard:
     def ledgers_below(self) -> int:
         """All ledgers that this bookie ever held have lower ids: what the metastore had given out when it was last read (M5)."""
         return max(self._seen.next_ledger_id, self._highest_held + 1)
+
+    def knows_revisions(self, ledger_id: int) -> bool:
+        """True if the known revision of this ledger's record still counts (M5)."""
+        return ledger_id >= self._seen.revisions_from_ledger_id
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
@@ -127,10 +132,10 @@ class MetastoreGuard:
         known = self._seen
         if cookie is None or cookie.token != known.token or cookie.times_raised < known.times_raised:
             await self._make_root()
-            # It may have been made anew. What was dropped here still refuses entries under the ids of before (L5).
+            # It may have been made again. Ledgers dropped here still refuse entries under their old ids (L5).
             await raise_next_ledger_id(self._metastore, known.next_ledger_id)
         if cookie is None:
-            # The creation may have succeeded already, or somebody has declared the bookie lost meanwhile.
+            # The creation may have succeeded already, or an operator has declared the bookie lost meanwhile.
             await _create(self._metastore, cookie_key(self._storage.bookie_id), encode_cookie(Cookie()))
             cookie = await self._cookie() or Cookie()
         next_ledger_id = max(known.next_ledger_id, await read_next_ledger_id(self._metastore))
@@ -194,13 +199,13 @@ class MetastoreGuard:
             self._mode.turn(metastore_problem="")
 
     async def raise_counter(self) -> Cookie:
-        """Checks, then raises the counter, and keeps what was seen. Returns the bookie's cookie. Raises `MetastoreDoubtedError`,
-        `MetastoreError`, `StorageFailedError`: then the counter may be raised or not."""
+        """Checks, then raises the counter, and keeps the sighting. Returns the bookie's cookie. Raises
+        `MetastoreDoubtedError`, `MetastoreError`, `StorageFailedError`: then the counter may be raised or not."""
         assert self._metastore is not None, "a guard has a metastore once the bookie serves"
         async with self._raising:
             known = await self.check()
             times = max(known.times_raised, self._seen.times_raised) + 1
-            token = known.token or current_chance().token()
+            token = known.token or current_entropy().token()
 
             def raised(cookie: Cookie) -> Cookie:
                 # Not the metastore that was checked any more: a counter that is raised in the wrong one is lost.
@@ -216,15 +221,14 @@ class MetastoreGuard:
             except BaseException:
                 self._has_begun = True
                 raise
-            self._seen = Sighting(token, cookie.times_raised, self._seen.next_ledger_id)
-            seen = self._seen
-            # Dropping what was deleted makes space. Until the next time, a bookie that is killed knows only the last counter.
+            self._seen = seen = attrs.evolve(self._seen, token=token, times_raised=cookie.times_raised)
+            # Dropping deleted ledgers makes space. Until the next time, a bookie that is killed knows only the last counter.
             with suppress(StorageFullError):
                 await self._call(lambda: self._storage.keep_sighting(seen))
             return cookie
 
     async def look(self) -> Cookie:
-        """As `check`, but raises the counter if a ledger has begun here since it was last raised."""
+        """Checks the metastore, and raises the counter if a ledger has begun here since it was last raised."""
         return await (self.raise_counter() if self._has_begun else self.check())
 
     async def confirm(self) -> None:
@@ -236,7 +240,8 @@ class MetastoreGuard:
         next_ledger_id = await raise_next_ledger_id(self._metastore, self.ledgers_below)
         await self._make_root()
         await _create(self._metastore, cookie_key(self._storage.bookie_id), encode_cookie(Cookie()))
-        self._seen = Sighting(next_ledger_id=next_ledger_id)
+        # Records that are older than the known revisions are right from now on.
+        self._seen = Sighting(next_ledger_id=next_ledger_id, revisions_from_ledger_id=next_ledger_id)
         await self.raise_counter()
         _log.warning("bookie %s: an operator confirmed its metastore as it is", self._storage.bookie_id)
 

@@ -1,4 +1,5 @@
-"""What one bookie takes at the moment: new entries (B5, B10), new ledgers (B6a); and whether it is to be left (C8)."""
+"""The kinds of work that a bookie takes at the moment: new entries (B5, B10), new ledgers (B6a); and whether writers
+should leave it (C8)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Requests for ledgers that this bookie has never seen: they wait until the metastore is known to have given out the id (B6a).
 
-So one stray request can neither make the bookie doubt its metastore nor use up ids. While the bookie doubts its metastore, it
-refuses such requests. Those for one ledger are taken in their order (B2). A metastore that does not answer stops nothing: the
-writer has created its ledger there, so an id that is plausible is taken.
+So one stray request can neither make the bookie doubt its metastore nor use up ids. While the bookie doubts its
+metastore, it refuses such requests. Requests for one ledger are taken in their order (B2). A metastore that does not
+answer stops nothing: the writer has created its ledger there, so an id that is plausible is taken.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from replog.bookie.filling import Filling
 from replog.bookie.polls import LongPolls
 from replog.bookie.proving import read_proof
 from replog.bookie.traffic import Traffic
-from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.errors import StorageError
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import LedgerOnBookie, read_answer
@@ -32,7 +32,7 @@ class PlainReads:
     def __init__(
         self,
         calls: StorageCalls,
-        options: BookieOptions,
+        options: BookieTuning,
         traffic: Traffic,
         find_ledger: Callable[[int], LedgerOnBookie],
         raised: Callable[[StorageError], None],
@@ -124,7 +124,7 @@ class PlainReads:
     def _look_what_is_stored(
         self, ledger_id: int, stamp: int
     ) -> tuple[Sequence[StoredRange], Sequence[tuple[int, int]]]:
-        """What the storage has of a ledger, and what of that is known to be damaged."""
+        """The storage's ranges of a ledger, and those of them that are known to be damaged."""
         damage = [each for each in self._storage.damage() if (each.ledger_id, each.stamp) == (ledger_id, stamp)]
         damaged = [(each.first_entry_id, each.last_entry_id) for each in damage]
         # Looked at first: what is found damaged in between is left out of both, and missing for one audit.
@@ -179,13 +179,13 @@ class PlainReads:
         self.polls.ask(request, ledger, reply)
 
     def _at_hand(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> tuple[Batch, ...]:
-        """What a read would find, if no disk is waited for and it is no more than that. An empty result says nothing: only a
+        """The result of a read, if it needs no disk and no more than these bytes. An empty result says nothing: only a
         read distinguishes an absent entry from doubt (R4)."""
         try:
             found = self._storage.read_nowait(ledger_id, entry_id, stamp, bytes_max)
         except (trio.WouldBlock, StorageError):
             return ()
-        # A storage returns the first batch whatever its size.
+        # A storage returns the first batch at any size.
         if found and len(found[0].data) > bytes_max:
             return ()
         if found:

@@ -1,7 +1,8 @@
-"""Questions for a later last add confirmed that wait at a bookie: long polls (D1).
+"""Long polls: questions for a later last add confirmed that wait at a bookie (D1).
 
-Their answers bring along what the asker would read next, if it is confirmed, small and in memory: that spares a follower its
-second question, which at the tail takes longer than the first. Whatever is not at hand is left out, and read as usual.
+Their answers bring the entries that the reader would read next, if these are confirmed, small and in memory: that saves
+a follower its second question, which takes longer than the first at the tail. Entries that are not in memory are left
+out, and read as usual.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from replog.protocol.messages import ReadLastAddConfirmedRequest, Response, Stat
 
 Find = Callable[[int, int, int, int], tuple[Batch, ...]]  # ledger id, entry id, stamp, bytes at most: what is at hand
 
-BROUGHT_BYTES_MAX = 64 << 10  # that an answer brings along, whatever is asked for
+BROUGHT_BYTES_MAX = 64 << 10  # that an answer brings along, for any question
 _WAITING_MAX = 100_000
 _ANSWERED_KEPT = 1000  # answered polls that may still be in the heap, besides as many as wait
 
@@ -38,7 +39,7 @@ class _Poll:
         self.deadline = deadline
 
     def answer(self, find: Find) -> None:
-        """Answers once, with what is known now."""
+        """Answers once, with the present state."""
         reply, self.reply = self.reply, None
         if reply is not None:
             reply([_answer(self.request, self.ledger, find)])

@@ -1,14 +1,15 @@
-"""What a bookie has accepted and not committed yet, and which of it goes into the next group.
+"""Works that a bookie has accepted and not committed yet, and the choice of the next group.
 
-Copies that repairers store come by the mebibyte, and nobody waits for one of them. An append that came behind them would wait
-until all are durable. So copies wait in a line of their own: groups are taken from both lines in turn, and while appends come a
-group of copies is small. An append waits for one such group at most, and its own group has no copies in it.
+Copies that repairers store come by the mebibyte, and no caller waits for a single one. An append that came behind them
+would wait until all are durable. So copies wait in a line of their own: groups are taken from both lines in turn, and
+while appends come a group of copies is small. An append waits for one such group at most, and its own group has no
+copies in it. Lost: one line for both, where an append that came behind 4 MiB of copies waited until all were durable.
 
 Invariants:
 
-- Works of one ledger are taken in the order in which they were put (B2). What comes behind copies of its ledger that are not
-  answered yet waits in their line. A copy is not taken before any work that was put before it.
-- A group is of one epoch: what builds on a failed commit must fail with it.
+- Works of one ledger are taken in the order in which they were put (B2). A work behind unanswered copies of its ledger
+  waits in their line. A copy is not taken before any work that was put before it.
+- A group is of one epoch: a work that builds on a failed commit must fail with it.
 - Neither line starves: if both wait, they take turns.
 """
 

@@ -39,8 +39,8 @@ class Registration:
         self._server.mode.turn(is_draining=cookie.is_draining)
 
     async def run(self) -> None:
-        """Looks at the cookie, and keeps it current, until cancelled. What fails is tried again; the guard reports a metastore
-        that went back (B6a)."""
+        """Looks at the cookie, and keeps it current, until cancelled. It retries after each failure; the guard reports
+        a metastore that went back (B6a)."""
         while True:
             await trio.sleep(_LOOK_S)
             with suppress(MetastoreError, StorageError):

@@ -65,6 +65,8 @@ class Releasing:
             return  # the record is from an old back-up: a newer one, if it is found, may name this bookie
         if marks is not None and marks.key not in (None, metadata.stored_key):
             return  # the record is of another creation of this id (M5)
+        if marks is not None and metadata.revision < marks.revision and self._bookie.guard.knows_revisions(ledger_id):
+            return  # the record went back: one that this bookie was told of may name it
         release = Release(ranges)
         found_here = pieces(release, await self._stored(ledger_id))
         # To drop it once more would change nothing but the version of the record, at each pass.
@@ -72,7 +74,8 @@ class Releasing:
             return
         with self._bookie.filling.releasing(ledger_id, release):
             try:
-                # Unchanged: it proves that what was read is current, and a client that read it before can no longer change it.
+                # Unchanged: it proves that the record read is current, and a client that read it before can no longer
+                # change it.
                 await self._metastore.put(key, found.value, found.version)
                 await self._bookie.guard.check()
                 for each in pieces(release, await self._stored(ledger_id)):
@@ -94,7 +97,7 @@ class Releasing:
 
 
 def pieces(release: Release, stored: list[StoredRange]) -> list[ForeignRange]:
-    """What is to be dropped of what is stored."""
+    """The stored ranges that are to be dropped, in pieces."""
     found: list[ForeignRange] = []
     for stamp in sorted({each.stamp for each in stored}):
         held = [(each.first_entry_id, each.last_entry_id, each.stride) for each in stored if each.stamp == stamp]

@@ -1,7 +1,8 @@
-"""The server of one bookie: takes requests, in order, and answers when what the answer depends on is durable.
+"""The server of one bookie: takes requests in order, and answers each when everything that the answer depends on is durable.
 
-`handle` runs in the trio thread and never waits. Whatever changes or fences a ledger passes through that ledger's one
-machine (B2) and then through the group commit; plain reads go to the storage at once, in a thread if the disk is needed.
+`handle` runs in the trio thread and never waits. Every request that changes or fences a ledger passes through that
+ledger's one machine (B2) and then through the group commit; plain reads go to the storage at once, in a thread if the
+disk is needed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
+import attrs
 import trio
 
 from replog.abc import Marks, Reply, Storage
@@ -24,6 +26,7 @@ from replog.bookie.plain_reads import PlainReads
 from replog.bookie.space import Space
 from replog.bookie.traffic import Traffic
 from replog.config import BookieOptions
+from replog.config.bookie import tuned
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
 from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest, is_of_writer
@@ -33,6 +36,7 @@ from replog.protocol.messages import (
     AdminRequest,
     CopyRequest,
     FenceRequest,
+    MetastoreRequest,
     RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -62,7 +66,7 @@ class BookieServer:
 
     def __init__(self, storage: Storage, options: BookieOptions, observe: Callable[[Event], None]) -> None:
         self.storage = storage
-        self.options = options
+        options = self.options = tuned(options)
         self.calls = StorageCalls(storage)
         self.failure: StorageFailedError | None = None
         self.mode = Mode()  # read-only for want of space (B5), or permanently, because of `failure`
@@ -73,7 +77,7 @@ class BookieServer:
         self._observe = observe
         self.doubt = Doubt(storage)
         self._ledgers: dict[int, LedgerOnBookie] = {}
-        self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
+        self._commits = GroupCommit(self.calls, options, self._commit_failed)
         self.filling = Filling()
         self._reads = PlainReads(self.calls, options, self.traffic, self._ledger, self.storage_raised, self.filling)
         self.administrators = Administrators()
@@ -93,8 +97,8 @@ class BookieServer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Runs the commit thread, the waiting questions and the watch over the space. On leaving, what was accepted is
-        still made durable and answered; the storage stays open, and `calls` knows what is still under way in it."""
+        """Runs the commit thread, the waiting questions and the watch over the space. On leaving, accepted requests are
+        still made durable and answered; the storage stays open, and `calls` knows its unfinished calls."""
         # Before anything is accepted: a disk without space is announced as read-only from the start.
         await self._look()
         async with open_service_nursery() as nursery:
@@ -126,16 +130,15 @@ class BookieServer:
                 self._reads.ranges(request, reply)
             elif isinstance(request, AdminRequest):
                 self.administrators.ask(request, reply)
+            elif isinstance(request, MetastoreRequest):
+                reply([Response(request.request_id, Status.BAD_REQUEST, detail="no metastore is kept by this process")])
             else:
                 looked_up_bytes = _LOOKED_UP_BYTES if isinstance(request, RecoveryReadRequest) else 0
                 self._accept(request, reply, MESSAGE_BYTES + looked_up_bytes)
         if self._commits.gathered:
-            # Past the thread, if the last request was alone; but where several connections bring some, they share commits.
+            # Where several connections bring requests, they share commits.
             is_same, self.traffic.last_reply = self.traffic.last_reply is reply, reply
-            last = requests[-1]
-            alone = is_same and isinstance(last, AddRequest) and last.alone
-            followed = alone and last.followed  # type: ignore[union-attr]
-            self._commits.start(inline=self.options.commit_inline_when_idle, alone=alone, followed=followed)
+            self._commits.start(may_borrow=is_same and isinstance(requests[-1], AddRequest))
 
     def _accept(self, request: OrderedRequest, reply: Reply, size_bytes: int) -> None:
         if self.mode.is_restricted and (refusal := self._cannot_take(request)) is not None:
@@ -188,7 +191,10 @@ class BookieServer:
             if len(self._ledgers) >= _LEDGERS_MAX and self._commits.is_idle:
                 self._ledgers.clear()
             is_in_doubt = not self.doubt.takes_adds(ledger_id)
-            ledger = LedgerOnBookie(ledger_id, self.storage.marks(ledger_id) or Marks(), is_in_doubt=is_in_doubt)
+            marks = self.storage.marks(ledger_id) or Marks()
+            if not self.guard.knows_revisions(ledger_id):
+                marks = attrs.evolve(marks, revision=0)
+            ledger = LedgerOnBookie(ledger_id, marks, is_in_doubt=is_in_doubt)
             ledger.readers.is_awaited = self._reads.polls.are_waiting(ledger_id)
             self._ledgers[ledger_id] = ledger
         return ledger
@@ -233,14 +239,16 @@ class BookieServer:
             self.space.looked(free_bytes, trio.current_time())
             self._turn()
 
-    def look_at_doubt(self) -> None:
-        """Refuses plain adds to all ledgers whose fences the storage may have lost: it may have found damage meanwhile."""
-        if self.doubt.look():
+    def look_at_doubt(self, *, forgets_revisions: bool = False) -> None:
+        """Refuses plain adds to all ledgers whose fences the storage may have lost: it may have found damage meanwhile. With
+        `forgets_revisions`, older records are right than the bookie was told of, as an operator has said (M5)."""
+        if self.doubt.look() or forgets_revisions:
             for ledger in self._ledgers.values():
                 ledger.is_in_doubt = not self.doubt.takes_adds(ledger.ledger_id)
+                ledger.revision = 0 if forgets_revisions else ledger.revision
 
     async def space_was_made(self) -> None:
-        """Looks at the disk now, so that nobody who waits for space waits for the next look. Raises `StorageError`."""
+        """Looks at the disk now, so that requests waiting for space need not wait for the next look. Raises `StorageError`."""
         free_bytes = await self.call(self.storage.free_bytes)
         self.space.made(free_bytes, trio.current_time())
         self._turn()
@@ -269,7 +277,7 @@ class BookieServer:
             self._observe(StorageFailed(self.bookie_id, error))
 
     def _commit_failed(self, error: StorageError, is_void: bool) -> None:
-        """A commit failed. If the machines went ahead of the disk, they are made again from what is durable."""
+        """A commit failed. If the machines went ahead of the disk, they are made again from durable state."""
         if is_void:
             self._ledgers.clear()
         if isinstance(error, StorageFullError):
@@ -311,8 +319,8 @@ class BookieServer:
         return {}
 
     def latencies(self) -> dict[str, LatencyHistogram]:
-        """What took how long since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the
-        first request of a commit to answering it."""
+        """Durations since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the first
+        request of a commit to answering it."""
         commits = self._commits
         return {"commit": commits.committer.commit_latencies.copy(), "answer": commits.answer_latencies.copy()}
 

@@ -19,10 +19,12 @@ from replog.bookie.maintenance import Maintenance
 from replog.bookie.registering import Registration
 from replog.bookie.server import BookieServer
 from replog.config import BackendURL, BookieOptions, parse_labels
+from replog.config.bookie import BookieTuning, tuned
 from replog.hookspecs import Event, StorageFailed
 from replog.records.bookies import Endpoint
 from replog.registry import Registry
-from replog.runtime.chance import current_chance
+from replog.runtime.entropy import current_entropy
+from replog.runtime.event_loop import current_host_loop
 from replog.runtime.latencies import LatencyHistogram
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.threads import run_in_thread
@@ -75,12 +77,12 @@ async def serving(
     announced in their order: the best one first; the labels as they are. With `after_restore`, an operator confirms that the
     metastore is right as it is (B6a).
 
-    The order of leaving: first the bookie is no longer announced, and maintenance ends; then connections take nothing new,
-    and are cut when what they brought is answered; then what was accepted is durable, reads and the like end, and the storage
-    is closed, which ends a compaction or scrubbing under way. So nothing is closed under a call that does not expect it. If
-    the disk does not answer for `close_timeout_s` (at each of two waits), what is under way in it is left behind, and
-    observers get an event."""
-    server = BookieServer(storage, options, observe)
+    The order of leaving: first the bookie is no longer announced, and maintenance ends; then connections take nothing
+    new, and are cut when their requests are answered; then accepted requests are durable, reads and other calls end,
+    and the storage is closed, which ends a compaction or scrubbing under way. So nothing is closed under a call that
+    does not expect it. If the disk does not answer for 30 seconds (at each of two waits), what is under way in
+    it is left behind, and observers get an event."""
+    server = BookieServer(storage, _chosen_here(options, metastore), observe)
     try:
         cookie = await check_cookie(server, metastore, after_restore=after_restore)
         await settle_doubt(server, metastore, observe)
@@ -98,15 +100,25 @@ async def serving(
                     nursery.start_soon(registration.run)
                     maintenance.start()
                     nursery.start_soon(keep_doubt_bounded, server, metastore, observe)
-                    if options.heal == "auto":
+                    if server.options.heal == "auto":
                         nursery.start_soon(Healing(server, metastore).run)
                     yield bookie
                 finally:
                     maintenance.is_left = True
     finally:
-        problem = await server.calls.close(options.close_timeout_s)
+        problem = await server.calls.close(server.options.close_timeout_s)
         if problem is not None:
             observe(StorageFailed(storage.bookie_id, problem))
+
+
+def _chosen_here(options: BookieOptions, metastore: Metastore) -> BookieTuning:
+    """The options with the constants of a bookie in this trio run, with this metastore."""
+    if isinstance(options, BookieTuning):
+        return options
+    # Not where trio is a guest: its host's event loop never waits for a disk.
+    is_inline, made = current_host_loop() is None, tuned(options)
+    patience_s = max(made.announce_timeout_s, 2 * metastore.lease_s)
+    return attrs.evolve(made, commit_inline_when_idle=is_inline, announce_timeout_s=patience_s)
 
 
 async def _listen(
@@ -117,7 +129,10 @@ async def _listen(
 
 
 class ServedBookie:
-    """A bookie that is being served. `endpoints` are the ways to it, as announced."""
+    """A bookie that is served in this process: one of `Client.bookies`, or yielded by `serve_bookie`.
+
+    A bookie maintains its storage by itself. With these methods a program starts a run now: before a back-up, in a quiet hour,
+    or after many ledgers were deleted. One run of a kind goes at a time; a second one waits for it."""
 
     def __init__(
         self,
@@ -127,16 +142,21 @@ class ServedBookie:
         ways: Sequence[Way] = (),
     ) -> None:
         self.server = server
-        self.endpoints = tuple(endpoints)
+        self.endpoints = tuple(endpoints)  #: The ways to it, as announced.
         self._maintenance = maintenance
         self._ways = tuple(ways)
         self._started_at_s = trio.current_time()
         # Of the time of day: with the storage's doubts and damage it tells audits whether the bookie may have lost something.
-        self._started_on_s = current_chance().time_ns() / 1e9
+        self._started_on_s = current_entropy().time_ns() / 1e9
         self.beside: list[Callable[[], Mapping[str, float]]] = []  # figures of what runs beside the bookie
 
+    @property
+    def bookie_id(self) -> str:
+        """The identity that its storage proves."""
+        return self.server.bookie_id
+
     def ask_for_collection(self) -> None:
-        """Collects garbage soon, rather than at the next interval."""
+        """Asks for a collection of garbage soon, rather than at the next interval; returns at once."""
         self._maintenance.ask_for_collection()
 
     async def collect_garbage(self) -> list[int]:
@@ -147,10 +167,10 @@ class ServedBookie:
         return await self._maintenance.collect_garbage()
 
     async def confirm_metastore(self) -> None:
-        """Says that the metastore is right as it is, although the bookie has seen a newer one: it was restored from a back-up,
-        and nothing newer is left (B6a). What only the lost metadata named is garbage from then on.
+        """Confirms that the metastore is right as it is, although the bookie has seen a newer one: it was restored from
+        a back-up, and nothing newer is left (B6a). Entries that only the lost metadata named are garbage from then on.
 
-        Raises `MetastoreError` or `StorageError`: then it may be confirmed or not; confirming again is harmless."""
+        Raises `MetastoreError` or `StorageError`: then the outcome is unknown, and confirming again is harmless."""
         await self._maintenance.confirm_metastore()
 
     async def compact(self, *, is_major: bool = False) -> None:
@@ -169,7 +189,17 @@ class ServedBookie:
         return await self._maintenance.scrub()
 
     def statistics(self) -> dict[str, float]:
-        """Counters and gauges. Those of its transports begin with their scheme: `tcp_connections`."""
+        """Counters and gauges. Names of its transports' counters begin with the transport's scheme: `tcp_connections`.
+
+        - State: `read_only`, `storage_failed`, `free_bytes` (if the storage knows), `used_bytes`, `damaged_batches`, `uptime_s`.
+        - Requests: the counters `added_batches`, `added_entries`, `added_bytes`, `reads`, `read_bytes`, `fence_requests`,
+          `recovery_reads` and `commits`; the gauges `queued_requests` and `queued_bytes` (accepted and not answered) and
+          `active_ledgers` (added to in the last 10 to 20 s).
+        - Garbage: `garbage_collections`, `garbage_collection_failures`, `ledgers_collected`, `released_ranges` (of entries that
+          moved to other bookies), `deletion_hints` (of clients that deleted a ledger), `last_garbage_collection_s` (how long the
+          last pass took), `since_garbage_collection_s` (how long ago it ended).
+        - Runs that were asked for: `forced_garbage_collections`, `forced_compactions`, `forced_scrubs`; and
+          `compaction_failures`, `attempts_to_make_space`."""
         uptime_s = trio.current_time() - self._started_at_s
         return {
             **self.server.statistics(),
@@ -189,8 +219,8 @@ class ServedBookie:
         return found
 
     def latencies(self) -> dict[str, LatencyHistogram]:
-        """What took how long since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the
-        first request of a commit to answering it."""
+        """Durations since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the first
+        request of a commit to answering it."""
         return self.server.latencies()
 
 

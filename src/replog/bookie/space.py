@@ -11,7 +11,7 @@ import math
 from replog.errors import StorageFullError
 
 _GIVEN_BACK_BYTES = 1 << 20  # a smaller change may come from other programs
-TRY_AGAIN_S = 5.0  # after a commit that found no space: before that, what the disk says of itself is not believed
+TRY_AGAIN_S = 5.0  # after a commit that found no space: before that, the disk's own figures are not believed
 
 
 class Space:

@@ -1,4 +1,4 @@
-"""What passes through one bookie, counted for people and metrics: once for each request, never for each entry."""
+"""Traffic of one bookie, counted for people and metrics: once for each request, never for each entry."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Traffic:
             self.read_bytes += len(batch.data)
 
     def turn(self) -> None:
-        """To be called at an even pace: ledgers that nobody adds to any more are forgotten at the second call."""
+        """To be called at an even pace: ledgers without new entries are forgotten at the second call."""
         self._active_before, self._active = self._active, set()
 
     async def turn_at_a_pace(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import attrs
@@ -15,6 +14,7 @@ from replog.cli.figures import parse_quorum_option
 from replog.cli.output import AsJSON, as_size, emit, print_json
 from replog.errors import ConfigError
 from replog.protocol.quorum import Quorum
+from replog.runtime.disk_errors import is_directory
 
 Directory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="The directory of the back-up.")]
 Logs = Annotated[list[str] | None, typer.Option("--log", metavar="NAME", help="Only this log; also several times.")]
@@ -22,13 +22,14 @@ Logs = Annotated[list[str] | None, typer.Option("--log", metavar="NAME", help="O
 
 @takes_connection
 def backup(connection: Connection, directory: Directory, logs: Logs = None, for_programs: AsJSON = False) -> None:
-    """Save the closed segments of logs; writers go on. Again into the same directory: only what is new."""
+    """Save the closed segments of logs; writers go on. Again into the same directory: only new segments. Exit status 1
+    if a log could not be saved; each is named."""
     _show(run(_save, connection, directory, logs), for_programs=for_programs)
 
 
 async def _save(connection: Connection, directory: str, logs: list[str] | None) -> BackupReport:
     async with client_from(connection) as client:
-        return await client.backup(directory, logs, password=connection.password())
+        return await client.admin.backup(directory, logs, password=connection.password())
 
 
 @takes_connection
@@ -39,41 +40,51 @@ def restore(
     quorum: Annotated[
         str | None, typer.Option(metavar="E,W,A", help="The quorum of the restored ledgers: ensemble, write, ack.")
     ] = None,
+    without_cursors: Annotated[
+        bool, typer.Option("--without-cursors", help="Leave out how far the logs' cursors had come.")
+    ] = False,
     for_programs: AsJSON = False,
 ) -> None:
     """Write the logs of a back-up into a cluster that does not have them. Positions and times stay as they were."""
-    _show(run(_restore, connection, directory, logs, parse_quorum_option(quorum)), for_programs=for_programs)
+    wanted = parse_quorum_option(quorum)
+    _show(run(_restore, connection, directory, logs, wanted, not without_cursors), for_programs=for_programs)
 
 
 async def _restore(
-    connection: Connection, directory: str, logs: list[str] | None, quorum: Quorum | None
+    connection: Connection, directory: str, logs: list[str] | None, quorum: Quorum | None, cursors: bool
 ) -> BackupReport:
     # Before a directory is made for it.
     BackupDirectory(directory).existing_manifest()
     async with client_from(connection, creates=True) as client:
-        return await client.restore(directory, logs, quorum=quorum, password=connection.password())
+        return await client.admin.restore(
+            directory, logs, quorum=quorum, password=connection.password(), cursors=cursors
+        )
 
 
 def verify(directory: Directory, for_programs: AsJSON = False) -> None:
-    """Read a back-up and check all of it. Exit status 1 if a file is damaged; each is named. Needs no cluster."""
+    """Read a back-up and check all of it. Exit status 1 if a file is damaged, or a state machine's log does not join its
+    snapshot; each is named. Needs no cluster."""
     # Of the command line, and so status 2; below it, the same would be a failed back-up, status 1.
-    if not os.path.isdir(directory):
+    try:
+        is_there = is_directory(directory)
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be looked into: {error}") from error
+    if not is_there:
         raise ConfigError(f"{directory}: there is no such directory")
-    report = check(directory)
-    _show(report, for_programs=for_programs)
-    if report.problems:
-        raise typer.Exit(1)
+    _show(check(directory), for_programs=for_programs)
 
 
 def _show(report: BackupReport, *, for_programs: bool) -> None:
     if for_programs:
         print_json(attrs.asdict(report))
-        return
-    for each in report.logs:
-        what = "no closed segment"
-        if each.last_segment >= each.first_segment:
-            what = f"segments {each.first_segment} to {each.last_segment}, {as_size(each.size_bytes)}"
-        new = f", {each.new_segments} of them new" if each.new_segments else ""
-        emit(f"{each.name}: {what}{new}\n")
-    for problem in report.problems:
-        emit(f"damaged: {problem}\n")
+    else:
+        for each in report.logs:
+            what = "no closed segment"
+            if each.last_segment >= each.first_segment:
+                what = f"segments {each.first_segment} to {each.last_segment}, {as_size(each.size_bytes)}"
+            new = f", {each.new_segments} of them new" if each.new_segments else ""
+            emit(f"{each.name}: {what}{new}\n")
+        for problem in report.problems:
+            emit(f"problem: {problem}\n")
+    if report.problems:
+        raise typer.Exit(1)

@@ -92,7 +92,7 @@ def _check_is_empty(path: str) -> None:
 
 @app.command()
 def info(path: Directory, journal_dir: JournalDir = None, for_programs: AsJSON = False) -> None:
-    """Describe a storage: its identity, who has it open, and how much is in it. Read-only, even while its bookie runs."""
+    """Describe a storage: its identity, the process that has it open, and its size. Read-only, even while its bookie runs."""
     if is_lmdb(path, journal_dir):
         # In a child: LMDB maps the file, and a damaged one kills the process that reads it.
         survive(path, lambda: _look_into_lmdb(path, for_programs))

@@ -248,7 +248,7 @@ app.command("rebalance")(rebalance)
 
 async def _declare_lost(connection: Connection, ids: Sequence[str], accept_loss: bool, for_programs: bool) -> None:
     async with client_from(connection) as client:
-        at_risk = await client.declare_bookies_lost(ids, accept_loss=accept_loss)
+        at_risk = await client.admin.declare_lost(ids, accept_loss=accept_loss)
     if for_programs:
         print_json_line("lost", {"bookie_ids": list(ids), "entries_at_risk": [attrs.asdict(each) for each in at_risk]})
         return
@@ -323,7 +323,7 @@ async def chosen(client: Client, ids: Sequence[str]) -> list[RemoteBookie]:
     """The announced bookies whose ids begin with these; all if none is given.
 
     Raises `ConfigError` for one that is not announced, or that is ambiguous."""
-    announced = await client.remote_bookies()
+    announced = await client.admin.bookies()
     if not announced:
         raise ConfigError("no bookie is announced in this metastore: start one with `replog bookie`")
     if not ids:

@@ -24,7 +24,7 @@ _INSTALLATION = "What is installed"
 _COMMANDS = {
     "demo": (_TRY, "replog.demo.command", "app"),  # built upon this package, which must not import it
     "cluster": (_TRY, "replog.cli.cluster.command", "cluster"),
-    "bench": (_TRY, "replog.cli.bench.command", "bench"),
+    "bench": (_TRY, "replog.cli.bench", "bench"),
     "log": (_LOGS, "replog.cli.log", "app"),
     "cursor": (_LOGS, "replog.cli.cursor", "app"),
     "ledger": (_LOGS, "replog.cli.ledger", "app"),
@@ -33,6 +33,7 @@ _COMMANDS = {
     "verify": (_LOGS, "replog.cli.backup", "verify"),
     "bookie": (_BOOKIES, "replog.cli.bookie", "app"),
     "bookies": (_BOOKIES, "replog.cli.bookies", "app"),
+    "metastore": (_BOOKIES, "replog.cli.metastore", "app"),
     "audit": (_BOOKIES, "replog.cli.repair", "audit"),
     "repair": (_BOOKIES, "replog.cli.repair", "repair"),
     "top": (_BOOKIES, "replog.cli.top.command", "top"),
@@ -43,7 +44,7 @@ _COMMANDS = {
 
 
 class _Commands(Group):
-    """Imports a command when somebody asks for it: each starts faster without the others."""
+    """Imports a command on demand: each starts faster without the others."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -84,12 +85,12 @@ def _root(
 ) -> None:
     """An embeddable replicated log.
 
-    Exit status: 0 well, 1 failed, 2 wrong usage, 128 + n stopped by signal n.
+    Exit status: 0 success, 1 failed, 2 wrong usage, 128 + n stopped by signal n.
     """
 
 
 def run() -> NoReturn:
     """Run the command that `sys.argv` names; exit with its status."""
-    # This process is our own, a bookie's above all: nobody else's memory is concerned.
+    # This process is our own, a bookie's above all: no other program's memory is concerned.
     keep_freed_memory()
     sys.exit(status_of(app))

@@ -40,6 +40,7 @@ from replog.cli.inspect.common import LMDB_FORMAT_NAME
 from replog.config import BackendURL, ClientOptions, ledger_password, load
 from replog.errors import ConfigError
 from replog.protocol.quorum import Quorum
+from replog.runtime.disk_errors import exists, is_directory, names_like
 from replog.runtime.nursery import open_service_nursery
 
 Own = ParamSpec("Own")
@@ -101,7 +102,7 @@ def _connection(
         typer.Option(
             "--dir",
             metavar="DIRECTORY",
-            help="Work on an embedded log, as replog.embed(DIRECTORY) does, while nobody else has it open. "
+            help="Work on an embedded log, as replog.embed(DIRECTORY) does, while no other process has it open. "
             "Once for each disk.",
             rich_help_panel=_PANEL,
         ),
@@ -219,11 +220,15 @@ def _embedded(connection: Connection, *, creates: bool) -> tuple[Path | list[Pat
 def _as_it_is(url: str) -> str:
     """The same URL, changed so that a misspelt name does not create a directory."""
     parsed = BackendURL.parse(url)
-    # Only this metastore makes what it does not find; and a user who writes `create` means it.
+    # Only this metastore creates missing files; and a user who writes `create` means it.
     if parsed.scheme != "lmdb" or "create" in parsed.options:
         return url
-    if not Path(parsed.rest).is_dir():
-        # Asked here: whoever asks the metastore waits for one that may be away.
+    try:
+        is_there = is_directory(parsed.rest)
+    except OSError as error:
+        raise ConfigError(f"{parsed.rest}: cannot be looked into: {error}") from error
+    if not is_there:
+        # Asked here: a question to the metastore waits for one that may be away.
         raise ConfigError(
             f"{parsed.rest}: there is no such directory, and so no metastore: name the one of the bookies"
         )
@@ -233,16 +238,20 @@ def _as_it_is(url: str) -> str:
 def _storage_of(directories: Sequence[Path], creates: bool) -> str | None:
     """The scheme of the storage in these directories; None for the default."""
     for directory in directories:
-        if any(directory.glob("bookie-[0-9]*")):
+        if names_like(directory, "bookie-[0-9]*"):
             continue
-        if (directory / "storage.json").exists():
+        if exists(directory / "storage.json"):
             raise ConfigError(f"--dir {directory}: is the directory of one bookie; name the one above it")
         if not creates:
             raise ConfigError(
                 f"--dir {directory}: has no embedded log (no {directory}/bookie-0); "
                 "name the directory that was given to replog.embed"
             )
-    formats = {format_name(str(each)) for directory in directories for each in directory.glob("bookie-[0-9]*")}
+    formats = {
+        format_name(str(directory / name))
+        for directory in directories
+        for name in names_like(directory, "bookie-[0-9]*")
+    }
     unknown = formats - {None, LMDB_FORMAT_NAME, FILES_FORMAT_NAME}
     if unknown:
         raise ConfigError(f"--dir {directories[0]}: its storage is a {unknown.pop()!r}: name it with --storage URL")
@@ -271,7 +280,7 @@ class Stop:
             self._scope.cancel()
 
     async def unless_asked(self, wait: Callable[[], Awaitable[Result]]) -> Result | None:
-        """What the function returns, or None as soon as the command must end."""
+        """The function's result, or None as soon as the command must end."""
         if self.is_asked:
             return None
         with trio.CancelScope() as self._scope:

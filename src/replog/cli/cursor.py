@@ -36,9 +36,10 @@ _COLUMNS = (
 @app.command("list")
 @takes_connection
 def list_cursors(connection: Connection, name: Name, for_programs: AsJSON = False) -> None:
-    """List the cursors of a log: the first position that each has not committed, how much is left, and who acquired it last.
+    """List the cursors of a log: the first position that each has not committed, how much is left, and its last owner.
 
-    What is left is what is known to be confirmed, of how many bytes, and how long ago the first of it was written."""
+    The rest of the log is counted up to the last confirmed entry: entries, bytes, and how long ago the first of them
+    was written."""
     found = run(_summary, connection, name)
     if for_programs:
         print_json({"log": name, "cursors": [_as_json(each, found.lags[each.name]) for each in found.cursors]})
@@ -106,7 +107,7 @@ def move(
 
 async def _move(connection: Connection, name: str, cursor: str, to: Position) -> CursorRecord:
     async with client_from(connection) as client:
-        return await client.move_cursor(name, cursor, to=to)
+        return await client.cursors.move(name, cursor, to=to)
 
 
 @app.command()
@@ -129,7 +130,7 @@ def delete(
 
 async def _delete(connection: Connection, name: str, cursor: str) -> None:
     async with client_from(connection) as client:
-        await client.delete_cursor(name, cursor)
+        await client.cursors.delete(name, cursor)
 
 
 def _as_json(cursor: CursorRecord, lag: CursorLag) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`replog bookies drain` and `undrain`: leaving a bookie before it is stopped for good; `rebalance`: filling a new one."""
+"""`replog bookies drain` and `undrain`: leaving a bookie before it is stopped permanently; `rebalance`: filling a new one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import typer
 from replog.api import Client
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.output import AsJSON, emit, print_json_line
-from replog.cli.repair import Placement
-from replog.cli.repair_progress import shown_progress
-from replog.client.draining import DrainStatus
-from replog.client.rebalancing import RebalanceReport
+from replog.cli.repair import Placement, shown_progress
 from replog.errors import ConfigError, ReplogError
+from replog.repair.drains import DrainStatus
+from replog.repair.rebalancer import RebalanceReport
 
 _LOOK_S = 5.0
 _SETTLE_S = 15.0  # a ledger may still be created on the bookie by a client that chose it just before
@@ -41,7 +40,7 @@ def drain(
     ] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Leave a bookie: it gets no new ledgers, and live writers replace it. Lists what is still on it.
+    """Leave a bookie: it gets no new ledgers, and live writers replace it. Lists the ledgers that are still on it.
 
     Says when it is safe to stop: when no ledger has copies on it. Exit status 1 until then. Repeat it to look again."""
     if not run(_drain, connection, bookie, wait_s, recovers, for_programs):
@@ -51,12 +50,12 @@ def drain(
 async def _drain(connection: Connection, text: str, wait_s: float, recovers: bool, for_programs: bool) -> bool:
     async with client_from(connection) as client:
         bookie_id = await _whole_id(client, text)
-        status = await client.drain_bookie(bookie_id)
+        status = await client.admin.drain(bookie_id)
         recovery = _Recovery(client, connection.password()) if recovers else None
         if wait_s:
             status = await _until_safe(client, status, wait_s, recovery)
         if recovery is not None and await recovery.close(status):
-            status = await client.drain_status(bookie_id)
+            status = await client.admin.drain_status(bookie_id)
         problems = [] if recovery is None else recovery.problems
     if for_programs:
         facts = {**attrs.asdict(status), "is_safe_to_stop": status.is_safe_to_stop, "problems": problems}
@@ -109,7 +108,7 @@ async def _until_safe(
         if recovery is not None:
             await recovery.close_left(status)
         await trio.sleep(_SETTLE_S if was_safe else min(_LOOK_S, left_s))
-        status = await client.drain_status(status.bookie_id)
+        status = await client.admin.drain_status(status.bookie_id)
     return status
 
 
@@ -157,7 +156,7 @@ def undrain(connection: Connection, bookie: Id, for_programs: AsJSON = False) ->
 async def _undrain(connection: Connection, text: str) -> str:
     async with client_from(connection) as client:
         bookie_id = await _whole_id(client, text)
-        await client.undrain_bookie(bookie_id)
+        await client.admin.undrain(bookie_id)
         return bookie_id
 
 
@@ -177,7 +176,7 @@ async def _rebalance(connection: Connection, text: str, placement: str, for_prog
     async with client_from(connection, placement=placement) as client:
         bookie_id = await _whole_id(client, text)
         with shown_progress(is_quiet=for_programs) as progress:
-            report = await client.rebalance(bookie_id, progress=progress)
+            report = await client.admin.rebalance(bookie_id, progress=progress)
     if for_programs:
         print_json_line("rebalance", attrs.asdict(report))
     else:
@@ -190,7 +189,7 @@ async def _rebalance(connection: Connection, text: str, placement: str, for_prog
 
 async def _whole_id(client: Client, text: str) -> str:
     """The bookie that is meant, announced or not."""
-    return only_one(text, await client.known_bookies(), "the metastore knows no such bookie")
+    return only_one(text, await client.admin.known_bookies(), "the metastore knows no such bookie")
 
 
 def only_one(text: str, known: Collection[str], missing: str) -> str:

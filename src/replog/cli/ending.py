@@ -66,7 +66,7 @@ def survive(path: str, action: Callable[[], object]) -> None:
         try:
             status = status_of(action)
         finally:
-            # Not sys.exit: what is registered for the exit is the parent's to do.
+            # Not sys.exit: the parent runs its exit handlers itself.
             os._exit(status)
     _, ended = os.waitpid(child, 0)
     if os.WIFSIGNALED(ended):

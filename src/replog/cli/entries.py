@@ -1,7 +1,7 @@
 """Entries on standard input and output: how they are separated, the same way in both directions.
 
-What `log read` and `ledger read` write in a form, `log append` reads back in the same form, byte for byte: always with lengths,
-and with a delimiter if no entry contains it.
+The output of `log read` and `ledger read` in a form is valid input of `log append` in the same form, byte for byte:
+always with lengths, and with a delimiter if no entry contains it.
 """
 
 from __future__ import annotations

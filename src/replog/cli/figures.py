@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from replog.config.structuring import parse_quorum
+from replog.config.parsing import parse_quorum
 from replog.errors import ConfigError
 from replog.protocol.quorum import Quorum
 

@@ -61,7 +61,7 @@ def emit_bytes(data: bytes) -> None:
 
 
 def flush() -> None:
-    """Print what is buffered. Raises `OutputClosed`, `StreamError`."""
+    """Print the buffered text. Raises `OutputClosed`, `StreamError`."""
     if sys.stdout is not None:
         with _told_as_ours():
             sys.stdout.flush()

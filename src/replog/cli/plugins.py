@@ -1,4 +1,4 @@
-"""`replog plugins` and `replog version`: what is installed, and what is wrong with it."""
+"""`replog plugins` and `replog version`: the installed plugins, and their faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replog.runtime.installed import replog_version
 
 @attrs.frozen
 class _Row:
-    """A plugin that is "loaded", "wrong", "not installed" or "disabled"; `problem` says what is wrong with it, if anything."""
+    """A plugin that is "loaded", "wrong", "not installed" or "disabled"; `problem` is its fault, if it has one."""
 
     name: str
     state: str
@@ -28,7 +28,7 @@ class _Row:
 
 
 def plugins(as_json: AsJSON = False) -> None:
-    """List the plugins: where they come from, what they offer, and what is wrong with those that are not loaded.
+    """List the plugins: their origins, their offers, and the faults of those that are not loaded.
 
     Exit status 1 if any is wrong: every other command that needs plugins refuses to begin then.
     """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +13,63 @@ import typer
 
 from replog.api import serve_repairs
 from replog.cli.connecting import Connection, client_from, run, takes_connection
-from replog.cli.output import AsJSON, Listing, emit, flush, print_json
-from replog.cli.repair_progress import shown_progress
-from replog.client.audit_report import AuditReport
+from replog.cli.figures import as_count, as_duration
+from replog.cli.output import AsJSON, Listing, as_size, console, emit, flush, print_json
 from replog.errors import ConfigError
+from replog.repair.audit_report import AuditReport
+from replog.repair.progress import RepairProgress, ReportProgress
+
+# -- repair progress --------------------------------------------------------------------------------------------------
+#
+# How far an audit or repair is, as a bar on standard error, if that is a terminal.
+
+
+_DOING = {"audit": "ledgers audited", "copy": "fragments filled", "move": "fragments moved"}
+
+
+@contextmanager
+def shown_progress(*, is_quiet: bool) -> Iterator[ReportProgress | None]:
+    """The callback for a client's progress; None if there is no terminal."""
+    if is_quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"))
+    with Progress(*columns, console=console(stderr=True), transient=True, refresh_per_second=4) as bar:
+        task: list[TaskID] = []
+
+        def show(progress: RepairProgress) -> None:
+            if not task:
+                task.append(bar.add_task("", facts=""))
+            bar.update(
+                task[0],
+                description=_DOING[progress.stage],
+                completed=progress.done,
+                total=progress.total,
+                facts=facts_of(progress),
+            )
+
+        yield show
+
+
+def facts_of(progress: RepairProgress) -> str:
+    """The text behind the bar: missing copies, copied ones and their rate, and the time left."""
+    facts = []
+    if progress.under_replicated:
+        facts.append(f"{as_count(progress.under_replicated)} lack copies")
+    if progress.copied_bytes:
+        rate = as_size(round(progress.bytes_per_s))
+        facts.append(f"{as_size(progress.copied_bytes)} copied, {rate}/s")
+    if progress.left_s is not None:
+        facts.append(f"{as_duration(progress.left_s)} left")
+    return ", ".join(facts)
+
+
+# -- repair -----------------------------------------------------------------------------------------------------------
+#
+# `replog audit` and `replog repair`: which copies are missing, and making them again.
+
 
 _COLUMNS = (
     ("ledger", 10),
@@ -60,7 +116,7 @@ def audit(
 async def _audit(connection: Connection, placement: str, notes: Path | None, for_programs: bool) -> AuditReport:
     async with client_from(connection, placement=placement) as client:
         with shown_progress(is_quiet=for_programs) as progress:
-            report = await client.audit(notes=notes, progress=progress)
+            report = await client.admin.audit(notes=notes, progress=progress)
     _show(report, for_programs)
     return report
 
@@ -91,7 +147,7 @@ def repair(
     resume: Annotated[bool, typer.Option("--resume", help="Only let them go on.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Copy what bookies lack from those that have it, and replace bookies that were declared lost.
+    """Copy missing entries from bookies that have them, and replace bookies that were declared lost.
 
     Appends go on. A repair that was stopped is continued by the next one; several at once harm nothing. Exit status 1 if a
     fragment still lacks a copy, or is not where --placement wants it."""
@@ -107,7 +163,7 @@ def repair(
 
 async def _pause(connection: Connection, is_paused: bool, for_programs: bool) -> None:
     async with client_from(connection) as client:
-        await (client.pause_repairs() if is_paused else client.resume_repairs())
+        await (client.admin.pause_repairs() if is_paused else client.admin.resume_repairs())
     if for_programs:
         print_json({"paused": is_paused})
     else:
@@ -119,7 +175,7 @@ async def _repair(
 ) -> AuditReport:
     async with client_from(connection, placement=placement) as client:
         with shown_progress(is_quiet=for_programs) as progress:
-            report = await client.repair(lost, accept_loss=accept_loss, progress=progress)
+            report = await client.admin.repair(lost, accept_loss=accept_loss, progress=progress)
     _show(report, for_programs)
     return report
 
@@ -144,7 +200,7 @@ async def _watch(
 
     async with client_from(connection, placement=placement) as client:
         if lost:
-            report(await client.repair(lost, accept_loss=accept_loss))
+            report(await client.admin.repair(lost, accept_loss=accept_loss))
         await serve_repairs(client, away_after_s=away_s, interval_s=every_s, reported=report)
 
 
@@ -177,13 +233,17 @@ def _show(report: AuditReport, for_programs: bool) -> None:
     if len(report.misplaced) > _MISPLACED_SHOWN:
         emit(f"and {len(report.misplaced) - _MISPLACED_SHOWN} more\n")
     where = f", {len(report.misplaced)} in a wrong place" if report.misplaced else ""
+    leaving = sum(bool(each.leaving) for each in report.idle)
+    if leaving:
+        where += f"; {leaving} name lost bookies, or some that drain, which store nothing of them"
     count = report.under_replicated
     verb = "lack" if count > 1 else "lacks"
     emit(f"{report.ledgers} ledgers, {report.fragments} fragments: {count or 'none'} {verb} copies{where}\n")
 
 
 def _show_entries(report: AuditReport) -> None:
-    """What no bookie has, or has in two ways. All of it, however many: who lost entries must know which."""
+    """The entries that no bookie has, or that two copies have differently. All of them, however many: an operator must
+    know the lost entries."""
     for entries in report.without_copies:
         span = f"{entries.first_entry_id}-{entries.last_entry_id}"
         if entries.stride > 1:

@@ -54,7 +54,7 @@ def input_bytes() -> int | None:
 async def write_output(data: bytes) -> None:
     """Write all of this to standard output. If cancelled, some of it may be written.
 
-    Raises `OutputClosed` if nobody reads it any more, `StreamError` if it cannot be written."""
+    Raises `OutputClosed` if it is not read any more, `StreamError` if it cannot be written."""
     descriptor = standard_output().fileno()
     try:
         await trio.to_thread.run_sync(_write, descriptor, data, abandon_on_cancel=True)
@@ -70,12 +70,12 @@ def _write(descriptor: int, data: bytes) -> None:
         try:
             left = left[os.write(descriptor, left) :]
         except BlockingIOError:
-            # As in `_read`: somebody else made it non-blocking.
+            # As in `_read`: another program made it non-blocking.
             select.select([], [descriptor], [])
 
 
 async def wait_output_closed() -> None:
-    """Wait until nobody reads standard output any more, then raise `OutputClosed`; never returns if it is a file.
+    """Wait until standard output is not read any more, then raise `OutputClosed`; never returns if it is a file.
 
     This is for commands that may have nothing to write for a long time: otherwise a write would notice."""
     watched = select.poll()

@@ -30,8 +30,10 @@ SCRUB_TIMEOUT_S = 24 * 3600.0
 
 @attrs.frozen
 class BookieStatistics:
-    """A bookie's statistics: counters since its start and gauges, by names with units; and latencies: `commit` is a call to its
-    storage, `answer` is from accepting the first request of a commit to answering it."""
+    """A bookie's statistics: `numbers` are counters since its start and gauges, as `ServedBookie.statistics` has them.
+
+    `latencies` are two histograms, each with `count`, `total_s`, `quantile(share)` and `since(earlier)`: `commit` is a call to
+    its storage, `answer` is from accepting the first request of a commit to answering it."""
 
     bookie_id: str
     version: str
@@ -40,22 +42,24 @@ class BookieStatistics:
 
 
 class RemoteBookie:
-    """A bookie as it was announced when this was made: its `bookie_id`, its `endpoints`, best first, its `labels`, and whether it
-    is `read_only` or `draining`, or `doubts_metastore`; `problem` says why it takes no entries. Made by `Client.remote_bookies`.
+    """A bookie as it was announced when this was made. Made by `Client.admin.bookies`, wherever the bookie runs.
+
+    Each call asks the bookie where it is announced now, and all but `statistics` need the role of an administrator, where
+    bookies ask who connects.
 
     All calls raise `BookieUnreachableError` if there is no connection, or no answer in time (the command may have been
     executed, or may be under way); `AdministrationError` if the bookie could not execute it, or not for this client;
-    `BookieTooBusyError` if other requests keep it busy; and `MetastoreError` if its address can't be read.
-    """
+    `BookieTooBusyError` if other requests keep it busy; and `MetastoreError` if its address can't be read. If the caller is
+    cancelled, or the time is up, the run goes on there to its end."""
 
     def __init__(self, connections: Connections, bookie_id: str, address: BookieAddress) -> None:
-        self.bookie_id = bookie_id
-        self.endpoints: tuple[Endpoint, ...] = address.endpoints
-        self.read_only = address.read_only
-        self.draining = address.is_draining
-        self.doubts_metastore = address.doubts_metastore
-        self.problem = address.problem
-        self.labels: Mapping[str, str] = dict(address.labels)
+        self.bookie_id = bookie_id  #: The bookie's identity.
+        self.endpoints: tuple[Endpoint, ...] = address.endpoints  #: Each has a `scheme` and an `address`; best first.
+        self.read_only = address.read_only  #: True if it takes no new entries.
+        self.draining = address.is_draining  #: True if it drains.
+        self.doubts_metastore = address.doubts_metastore  #: True if it has seen newer metadata than the metastore's.
+        self.problem = address.problem  #: Why it takes no entries, in words.
+        self.labels: Mapping[str, str] = dict(address.labels)  #: Facts for placement, like `{"zone": "a"}`.
         self._connections = connections
 
     def __repr__(self) -> str:
@@ -83,8 +87,8 @@ class RemoteBookie:
             raise self._nonsense(f"it names no dropped ledgers: {error!r}") from error
 
     async def confirm_metastore(self, *, timeout_s: float = GARBAGE_TIMEOUT_S) -> None:
-        """Tells it that its metastore is right as it is: it was restored from a back-up, and nothing newer is left (B6a). What
-        only the lost metadata named is garbage from then on."""
+        """Confirms that its metastore is right as it is: it was restored from a back-up, and nothing newer is left
+        (B6a). Entries that only the lost metadata named are garbage from then on."""
         await self._ask(AdminCommand.CONFIRM_METASTORE, timeout_s)
 
     async def compact(self, *, is_major: bool = False, timeout_s: float = COMPACT_TIMEOUT_S) -> None:
@@ -92,7 +96,7 @@ class RemoteBookie:
         await self._ask(AdminCommand.COMPACT_ALL if is_major else AdminCommand.COMPACT, timeout_s)
 
     async def scrub(self, *, timeout_s: float = SCRUB_TIMEOUT_S) -> list[Damage]:
-        """Makes it read and check all its data, and returns what is damaged, at most the first 500 batches."""
+        """Makes it read and check all its data, and returns the damaged batches, at most the first 500."""
         found = await self._ask(AdminCommand.SCRUB, timeout_s)
         try:
             return [_damage(**each) for each in found["damage"]]

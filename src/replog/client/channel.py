@@ -32,8 +32,9 @@ _CHECKS_PER_TIMEOUT = 10
 class BookieChannel:
     """The requests to one bookie over one connection. Made by `Connections`.
 
-    All channels of a client take ids from the same `request_ids`, so that one request can go to several bookies. `on_awaited` is
-    called with a ledger's id when the bookie says, unasked, that a reader waits for what this client writes (W5)."""
+    All channels of a client take ids from the same `request_ids`, so that one request can go to several bookies.
+    `on_awaited` is called with a ledger's id when the bookie says, unasked, that a reader waits for entries of this
+    client (W5)."""
 
     def __init__(
         self,
@@ -47,7 +48,6 @@ class BookieChannel:
         self.error: BookieError | None = None
         self.outstanding_bytes = 0
         self.connection: Connection | None = None
-        self.shares_thread = False  # the bookie runs in this thread
         self._outstanding_bytes_max = outstanding_bytes_max
         self._check_every_s = shortest_timeout_s / _CHECKS_PER_TIMEOUT
         # Made so far: deadlines are counted in them, because reading a clock for each request costs more
@@ -76,20 +76,19 @@ class BookieChannel:
     def connected(self, connection: Connection) -> None:
         """Requests go over this connection from now on."""
         self.connection = connection
-        self.shares_thread = connection.shares_thread
 
     def ask(self, request: Request, on_answer: OnAnswer, context: object, timeout_s: float) -> None:
         """Sends the request; never waits. `on_answer(answer, context)` is called once, maybe before this returns."""
         # Noted before it is sent: a bookie in this thread may answer before `send` returns.
-        if self._is_noted(request, on_answer, context, timeout_s) and self.connection is not None:
+        if self._register(request, on_answer, context, timeout_s) and self.connection is not None:
             try:
                 self.connection.send((request,))
             except BookieError as error:
                 self._give_up(request.request_id, error)
 
     def ask_all(self, requests: Sequence[Request], on_answer: OnAnswer, timeout_s: float) -> None:
-        """As `ask` for each of these, with its id as the context, but the connection gets them together."""
-        noted = [each for each in requests if self._is_noted(each, on_answer, each.request_id, timeout_s)]
+        """Sends these requests together, each with its id as the context (see `ask`)."""
+        noted = [each for each in requests if self._register(each, on_answer, each.request_id, timeout_s)]
         if noted and self.connection is not None:
             try:
                 self.connection.send(noted)
@@ -97,7 +96,7 @@ class BookieChannel:
                 for request in noted:
                     self._give_up(request.request_id, error)
 
-    def _is_noted(self, request: Request, on_answer: OnAnswer, context: object, timeout_s: float) -> bool:
+    def _register(self, request: Request, on_answer: OnAnswer, context: object, timeout_s: float) -> bool:
         if self.error is not None or self.connection is None:
             on_answer(self.error or BookieUnreachableError(self.bookie_id, "not connected"), context)
             return False
@@ -116,7 +115,7 @@ class BookieChannel:
         return True
 
     def adds_outstanding(self, ledger_id: int) -> list[int]:
-        """The requests to add to this ledger that were not answered yet. Looks at each request: for what is done rarely."""
+        """The requests to add to this ledger that were not answered yet. Looks at each request: for rare calls."""
         requests = [entry[-1] for entry in self._outstanding.values()]
         return [each.request_id for each in requests if isinstance(each, AddRequest) and each.ledger_id == ledger_id]
 

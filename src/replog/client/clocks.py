@@ -2,8 +2,8 @@
 
 Rules:
 
-- No single reading of a wall clock decides what is deleted. A majority of the bookies that are asked must tell the same time,
-  within a minute. A bookie that does not answer confirms nothing.
+- No single reading of a wall clock decides on a deletion. A majority of the bookies that are asked must tell the same
+  time, within a minute. A bookie that does not answer confirms nothing.
 - A wall clock has jumped if it and the monotonic clock have advanced by amounts that differ by more than a minute.
 """
 
@@ -19,7 +19,7 @@ from replog.client.administration import ask_bookie
 from replog.client.connections import Connections
 from replog.errors import BookieError, MetastoreError
 from replog.protocol.messages import AdminCommand
-from replog.runtime.chance import Chance
+from replog.runtime.entropy import Entropy
 from replog.runtime.nursery import for_each
 
 TOLERANCE_S = 60.0
@@ -87,15 +87,15 @@ class ClockComparison:
 class Clocks:
     """Compares this client's wall clock with those of bookies."""
 
-    def __init__(self, connections: Connections, chance: Chance) -> None:
+    def __init__(self, connections: Connections, entropy: Entropy) -> None:
         self._connections = connections
-        self._chance = chance
+        self._entropy = entropy
         self._opened = self.read()
         self._passes: dict[str, ClockReading] = {}  # by what was passed over
 
     def read(self) -> ClockReading:
         """The clocks of this client now."""
-        return ClockReading(self._chance.time_ms(), trio.current_time())
+        return ClockReading(self._entropy.time_ms(), trio.current_time())
 
     def pass_over(self, log_name: str) -> tuple[ClockReading, str]:
         """Begins a pass over a log: the clocks now, and how the wall clock has jumped since the last pass over that log, or since

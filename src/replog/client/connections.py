@@ -15,7 +15,7 @@ from replog.abc import Authenticator, Connection, Transport
 from replog.client.channel import BookieChannel
 from replog.client.endings import copy_for_raise
 from replog.client.membership import Membership, Quarantine
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import BookieError, BookieUnreachableError, ConfigError, MetastoreError, ReplogError
 from replog.records.bookies import BookieAddress, Endpoint
 
@@ -42,14 +42,14 @@ class Connections:
         self,
         membership: Membership,
         open_transport: Callable[[str], Transport],
-        options: ClientOptions,
+        options: ClientTuning,
         nursery: trio.Nursery,
         authenticator: Authenticator | None = None,
     ) -> None:
         self.channels: dict[str, BookieChannel] = {}  # by bookie; one whose `error` is set was lost
         # By bookie: why it could not be connected to when that was last tried
         self.problems: dict[str, ReplogError] = {}
-        # Called with a ledger's id when a bookie says that a reader waits for what this client writes.
+        # Called with a ledger's id when a bookie says that a reader waits for entries of this client.
         self.on_awaited: Callable[[int], None] = lambda _ledger_id: None
         self._membership = membership
         self._open_transport = open_transport
@@ -138,7 +138,7 @@ class Connections:
                 channel.connected(await self._connect_somehow(bookie_id, address, channel))
             if channel.connection is None:
                 attempt.error = BookieUnreachableError(bookie_id, "connecting took too long")
-            # The client was left while this connection was being made: nobody else would close it.
+            # The client was left while this connection was being made: no other task would close it.
             elif self._is_closed:
                 await channel.connection.aclose()
             else:

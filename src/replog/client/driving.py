@@ -1,7 +1,7 @@
 """Performing the effects of a ledger's machine, for its writer, its recovery and its readers.
 
-Effects that only send are performed at once, in the caller's frame. Those that wait for the metastore or for bookies are queued
-for one background task, which performs them one after the other and tells the machine the answers.
+Effects that only send are performed at once, in the caller's frame. Effects that wait for the metastore or for bookies
+are queued for one background task, which performs them one after the other and reports the answers to the machine.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from replog.hookspecs import BatchConfirmed
 from replog.protocol.effects import ChooseReplacements, Effect, ReadMetadata, WriteMetadata
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
-from replog.runtime.chance import current_chance
-from replog.runtime.event_loop import Turns
+from replog.runtime.entropy import current_entropy
+from replog.runtime.event_loop import CallSoon
 
 WaitingEffect = ChooseReplacements | WriteMetadata | ReadMetadata
 
 
 class ClientContext:
-    """What writers, recoveries and readers of one client share: records, bookies, placement, clock and entropy."""
+    """The shared parts of a client's writers, recoveries and readers: records, bookies, placement, clock and entropy."""
 
     def __init__(
         self, records: LedgerRecords, membership: Membership, connections: Connections, placing: Placing
@@ -36,8 +36,8 @@ class ClientContext:
         self.membership = membership
         self.connections = connections
         self.placing = placing
-        self.chance = current_chance()
-        self.turns = Turns()
+        self.entropy = current_entropy()
+        self.call_soon = CallSoon()
         self.batches_sent = 0  # by all writers, since the client's start
         self.observe_batches: Callable[[BatchConfirmed], None] | None = None  # of writers that begin from now on
 
@@ -60,7 +60,7 @@ class ClientContext:
 
     async def choose_replacements(self, effect: ChooseReplacements) -> dict[int, str]:
         """Bookies to use in place of the failed ones, by index; each is connected. Without another one, a failed bookie
-        that is back replaces itself; one that drains takes a place only where nobody else can (C8)."""
+        that is back replaces itself; one that drains takes a place only where no other bookie can (C8)."""
         ensemble = effect.metadata.last_fragment.ensemble
         excluded = set(effect.excluded)
         others: set[str] = set()  # that could have been used

@@ -22,7 +22,7 @@ class WriterContext(ABC):
         """Confirms everything and closes."""
 
     @abstractmethod
-    async def say_farewell(self, error: BaseException) -> None:
+    async def _say_farewell(self, error: BaseException) -> None:
         """Closes at the last confirmed entry, if that can be done in a few seconds; if not, adds a note to the error."""
 
     async def __aenter__(self) -> Self:
@@ -32,12 +32,12 @@ class WriterContext(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None:
-            await self.say_farewell(error)
+            await self._say_farewell(error)
             return
         try:
             await self.aclose()
         except trio.Cancelled as cancelled:
-            await self.say_farewell(cancelled)
+            await self._say_farewell(cancelled)
             raise
 
 

@@ -17,7 +17,7 @@ from replog.abc import Random
 from replog.client.connections import Connections
 from replog.client.membership import Membership
 from replog.client.placing import Placing
-from replog.errors import MetastoreDoubtedError, NotEnoughBookiesError, ReplogError, StorageFailedError
+from replog.errors import MetastoreDoubtedError, NotEnoughBookiesError, ReplogError, StorageError, StorageFailedError
 from replog.protocol.quorum import Quorum
 
 
@@ -46,6 +46,7 @@ class EnsembleChooser:
         membership, connections = self._membership, self._connections
         unreachable: set[str] = set()
         silent: set[str] = set()  # the part of `unreachable` whose connection may still succeed
+        has_asked_again = False
         while True:
             usable = await membership.usable(unreachable)
             if len(usable) < quorum.ensemble:
@@ -60,6 +61,11 @@ class EnsembleChooser:
                 absent = await self._absent(quorum.ensemble - len(usable), usable)
                 filled = await self._filled_up(quorum, usable, absent, unreachable)
                 if filled is None:
+                    if not has_asked_again and membership.refusing:
+                        # Asked again, they tell why at once; left alone for a while, they would only seem to be away.
+                        has_asked_again = True
+                        membership.try_again(*membership.refusing)
+                        continue
                     # The others have answered, and can't be used: only a connection that is still being made can change
                     # that.
                     if not silent:
@@ -124,6 +130,10 @@ class EnsembleChooser:
             ensemble = tuple(next(away if index in places else there) for index in range(quorum.ensemble))
         return ensemble
 
+    def refusing_ids(self) -> set[str]:
+        """The bookies that were present at the last look, and said that their disks are full or failed."""
+        return {each for each, error in self._membership.refusals.items() if isinstance(error, StorageError)}
+
     # -- saying why not ---------------------------------------------------------------------------------------------
 
     def _not_enough(
@@ -159,8 +169,10 @@ class EnsembleChooser:
             reasons += f" (not reachable: {'; '.join(told)})"
         if read_only:
             refusals = [membership.refusals[each] for each in read_only if each in membership.refusals]
-            advice = "make space on their disks, or lower read_only_below_bytes and writable_above_bytes"
-            if any(isinstance(each, MetastoreDoubtedError) for each in refusals):
+            advice = "make space on their disks, or lower read_only_below_bytes"
+            if any(isinstance(each, StorageFailedError) for each in refusals):
+                advice = "do what they say of their disks, and restart them"
+            elif any(isinstance(each, MetastoreDoubtedError) for each in refusals):
                 advice = "put the right metastore back, or confirm the one that is there (B6a)"
             words = "".join(f"; {each}" for each in dict.fromkeys(map(str, refusals)))
             reasons += f" (read-only: {', '.join(read_only)}: {advice}{words})"

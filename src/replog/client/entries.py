@@ -53,14 +53,14 @@ _entry = partial(tuple.__new__, Entry)
 
 class EntryBatch:
     """Consecutive entries of a ledger, from `first_entry_id` to `last_entry_id`. Holds the bytes as they were stored:
-    `payloads` cuts them, `to_arrow` doesn't even do that. What is compressed is expanded when it is first read; of entries that
-    have envelopes (`has_envelopes`) the data is copied out."""
+    `payloads` cuts them, `to_arrow` doesn't even do that. Compressed bytes are expanded when they are first read; the
+    data of entries with envelopes (`has_envelopes`) is copied out."""
 
     __slots__ = ("_batches", "first_entry_id", "last_entry_id")
 
     def __init__(self, delivered: Delivered) -> None:
-        self.first_entry_id = delivered.first_entry_id
-        self.last_entry_id = delivered.last_entry_id
+        self.first_entry_id = delivered.first_entry_id  #: The id of the first entry.
+        self.last_entry_id = delivered.last_entry_id  #: The id of the last entry: read on after it.
         self._batches: tuple[Batch, ...] = delivered.batches
 
     def __len__(self) -> int:
@@ -147,7 +147,7 @@ class EntryBatch:
     def __iter__(self) -> Iterator[Entry]:
         entry_ids = range(self.first_entry_id, self.last_entry_id + 1)
         if self.has_envelopes:
-            # One that is damaged raises when it is its turn, and those behind it can be had after that.
+            # A damaged one raises when it is its turn; later ones can be read after that.
             return map(self._opened, entry_ids, self._stored(), self._are_enveloped(), self.timestamps_ns())
         # Without a call of Python's for each: that would cost more than all else that reading an entry does.
         return map(_entry, zip(entry_ids, self.payloads(), self.timestamps_ns(), repeat(PLAIN)))

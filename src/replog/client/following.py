@@ -1,4 +1,4 @@
-"""How a reader that follows waits at the end of what is known: for more at the bookies, and for another record (D1)."""
+"""How a following reader waits at the end of the known entries: for more at the bookies, and for another record (D1)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Following:
             await self._records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
             scope.cancel()
 
-        # A closed ledger, or one that was taken over by other bookies, has no news at these: its record is watched beside them.
+        # A closed ledger, or one with other bookies after a takeover, has no news at these: its record is watched beside them.
         async with open_service_nursery() as nursery:
             nursery.start_soon(wait_changed, nursery.cancel_scope)
             await scan.wait_for_news(self._wait_s, self._wait_s)

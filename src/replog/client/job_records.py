@@ -32,7 +32,7 @@ _ENDED_WORD = "ended"  # a job that a sweep gave up, or that has committed and l
 
 @attrs.frozen
 class RegisteredJob:
-    """What is registered of one job: its ledgers by id, ascending, and whether it has ended."""
+    """The registered state of one job: its ledgers by id, ascending, and whether it has ended."""
 
     key: str
     ledger_ids: tuple[int, ...]
@@ -61,7 +61,7 @@ class JobRecords:
         return [f"{parent}/{word}" for word in words]
 
     async def job(self, key: str) -> RegisteredJob:
-        """What is registered below the key of a job. Raises `MetastoreError`."""
+        """The registered ledgers and the end of a job, below its key. Raises `MetastoreError`."""
         words = await self._records.read(f"listing {key}", lambda: self._records.metastore.children(key))
         ledger_ids = tuple(sorted(int(word) for word in words if word.isdigit()))
         parts = tuple(word for word in words if word.startswith(PART_PREFIX))

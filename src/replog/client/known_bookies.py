@@ -1,4 +1,4 @@
-"""What a client knows of bookies, for its placement policy: labels, free space, state. Advice, never safety (M3)."""
+"""A client's knowledge of bookies, for its placement policy: labels, free space, state. Advice, never safety (M3)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class KnownBookies:
                 self._labels[bookie_id] = cookie.labels
 
     def candidate(self, bookie_id: str) -> Candidate:
-        """What is known of this bookie."""
+        """The known facts about this bookie."""
         labels, free_bytes = self._labels.get(bookie_id, {}), self._free_bytes.get(bookie_id)
         return Candidate(bookie_id, labels, free_bytes, self._state(bookie_id))
 
     def members(self, ensemble: tuple[str, ...]) -> list[Candidate]:
-        """What is known of these bookies, as the policy gets it for each read."""
+        """The known facts about these bookies, as the policy gets them for each read."""
         found = self._members.get(ensemble)
         if found is None:
             if len(self._members) >= _ENSEMBLES_MAX:
@@ -60,10 +60,10 @@ class KnownBookies:
         return BookieState.DRAINING if address.is_draining else BookieState.WRITABLE
 
     def without_labels(self, bookie_ids: Iterable[str]) -> list[str]:
-        """Those of which no labels were ever read, not even that there are none."""
+        """Bookies whose labels were never read."""
         return [bookie_id for bookie_id in bookie_ids if bookie_id not in self._labels]
 
     def without_free_bytes(self, bookie_ids: Iterable[str], now_s: float) -> list[str]:
-        """Those whose free space is not known, or was read long ago."""
+        """Bookies whose free space is not known, or was read long ago."""
         oldest_s = now_s - _FREE_BYTES_OLD_AFTER_S
         return [each for each in bookie_ids if self._cookie_read_at_s.get(each, -math.inf) < oldest_s]

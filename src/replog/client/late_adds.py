@@ -20,7 +20,7 @@ import trio
 from replog.client.channel import BookieChannel
 from replog.errors import ReplogError
 
-WAIT_S = 1.0  # many times what a bookie that is well takes; who needs more than that uses durability="write-quorum"
+WAIT_S = 1.0  # many times the latency of a healthy bookie; durability="write-quorum" guarantees more
 
 
 class LateAdds:

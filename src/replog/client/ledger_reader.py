@@ -1,4 +1,4 @@
-"""The reader of one ledger, as applications use it. What it reads comes from a scan (`replog.client.scan`)."""
+"""The reader of one ledger, as applications use it. Its entries come from a scan (`replog.client.scan`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LedgerReader:
         first_entry_id: int,
         following: Following | None = None,
     ) -> None:
-        self.ledger_id = metadata.ledger_id
+        self.ledger_id = metadata.ledger_id  #: The id of the ledger.
         self._make_scan = make_scan
         self._scan = make_scan(metadata, first_entry_id)
         self._following = following  # of a reader that follows
@@ -85,8 +85,8 @@ class LedgerReader:
         return found[: last - first + 1]
 
     def batches_between(self, first: int, last: int) -> LedgerRangeReader:
-        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is requested.
-        Independent of what this reader iterates over.
+        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is
+        requested. Independent of this reader's iteration.
 
         The caller must know that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1).
         Iterating raises `EntryNotFoundError` if the ledger is closed and ends before it, and as `receive_batch` does."""
@@ -113,7 +113,7 @@ class LedgerReader:
             await self._following.wait_for_news(self._scan)
 
     def receive_batch_nowait(self) -> EntryBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+        """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
         self._check_open()
         return self._scan.take_nowait()
 
@@ -187,7 +187,7 @@ class LedgerRangeReader(Batches[EntryBatch]):
         return self._given_out(batch)
 
     def receive_batch_nowait(self) -> EntryBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+        """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
         if self._next > self._last:
             raise trio.WouldBlock
         return self._given_out(self._scan.take_nowait())

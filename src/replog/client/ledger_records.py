@@ -18,9 +18,7 @@ from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
     LedgerNotFoundError,
-    MetastoreCorruptError,
     MetastoreError,
-    MetastoreKeyError,
     MetastoreUnavailableError,
     MetastoreUncertainError,
     TransientError,
@@ -31,6 +29,7 @@ from replog.protocol.effects import ReadMetadata, WriteMetadata
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import LedgerMetadata
 from replog.records.chunks import decode_chunk, read_ledger, unnamed_chunks
+from replog.records.editing import edit
 from replog.records.encoding import encode
 from replog.records.ledgers import ledger_id_pages
 from replog.records.paths import NEXT_LEDGER_ID_KEY, chunk_key_path, decode_next_ledger_id, ledger_key_path
@@ -45,6 +44,7 @@ TAKEN_MAX = 64  # ledger ids, at once
 _FIRST_ID = 1
 
 Result = TypeVar("Result")
+Version = TypeVar("Version")
 
 
 class LedgerRecords:
@@ -57,8 +57,9 @@ class LedgerRecords:
         self._ids = LedgerIds(self)
 
     async def persist(self, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Repeats the call while it fails without effect. Raises `MetastoreError` at the deadline; and at once what a repetition
-        does not mend: errors about the key, lost answers, damage."""
+        """Repeats the call while it fails without effect. Raises `MetastoreUnavailableError` at the deadline; and at
+        once errors that repeating does not solve: errors about the key, lost answers, damage, a full disk, missing
+        rights."""
         pause_s = _FIRST_PAUSE_S
         last: MetastoreError | None = None  # of the last call; None while one is under way
         with trio.move_on_after(self.timeout_s):
@@ -66,19 +67,20 @@ class LedgerRecords:
                 try:
                     last = None
                     return await call()
-                except (MetastoreKeyError, MetastoreUncertainError, MetastoreCorruptError):
+                except MetastoreUncertainError:
                     raise
                 except MetastoreError as error:
+                    if not isinstance(error, TransientError):
+                        raise
                     last = error
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         if last is None:  # a call was cut short: what it did is unknown
             raise MetastoreUncertainError(f"{what}: the metastore did not answer in {self.timeout_s} s")
-        kind = MetastoreUnavailableError if isinstance(last, TransientError) else MetastoreError
-        raise kind(f"{what}: the metastore failed for {self.timeout_s} s: {last}") from last
+        raise MetastoreUnavailableError(f"{what}: the metastore failed for {self.timeout_s} s: {last}") from last
 
     async def read(self, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
-        """As `persist`, for a call that changes nothing: a lost answer leaves nothing uncertain, and is
+        """Repeats a call that changes nothing, like `persist`: a lost answer leaves nothing uncertain, and is
         `MetastoreUnavailableError`."""
         try:
             return await self.persist(what, call)
@@ -110,6 +112,32 @@ class LedgerRecords:
                 # Otherwise repeat it: deleting twice is deleting once.
                 await self.pause(deadline, error)
 
+    async def write(self, key: str, value: bytes, version: int | None) -> int:
+        """Changes a key by CAS, or creates it if there is no version; returns its new version. Raises `KeyExistsError`,
+        `KeyNotFoundError`, `VersionConflictError`, `MetastoreError`."""
+        if version is None:
+            return await self.persist(f"creating {key}", lambda: self.metastore.create(key, value))
+        return await self.persist(f"changing {key}", lambda: self.metastore.put(key, value, version))
+
+    async def edit(
+        self,
+        what: str,
+        read: Callable[[], Awaitable[tuple[Result, Version]]],
+        change: Callable[[Result], Awaitable[Result | None]],
+        write: Callable[[Result, Version], Awaitable[object]],
+    ) -> Result:
+        """Changes a record by CAS within the timeout (`replog.records.editing`). Raises `MetastoreError` afterwards: then it may
+        be changed or not."""
+        deadline_s = trio.current_time() + self.timeout_s
+
+        async def wait(error: MetastoreError) -> None:
+            if trio.current_time() >= deadline_s and not isinstance(error, MetastoreUncertainError):
+                problem = f"{what}: others were faster for {self.timeout_s} s"
+                raise MetastoreUnavailableError(problem) from error
+            await self.pause(deadline_s, error)
+
+        return await edit(read, change, write, wait)
+
     async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """A ledger's record, with all its fragments, and its version. Raises `LedgerNotFoundError`, `MetastoreError`."""
         return await self._get(ledger_id, lambda _chunk: True)
@@ -117,8 +145,8 @@ class LedgerRecords:
     async def get_head(
         self, ledger_id: int, *, at: int | None = None, since: int | None = None
     ) -> tuple[LedgerMetadata, int]:
-        """As `get`, without the fragments that are in chunks (M4); but with that of the entry `at`, and with all from the entry
-        `since` on."""
+        """The record without the fragments that are in chunks (M4); but with the fragment of the entry `at`, and with
+        all from the entry `since` on."""
 
         def wanted(chunk: Chunk) -> bool:
             return (at is not None and chunk.holds(at)) or (since is not None and chunk.last_entry_id >= since)
@@ -153,7 +181,7 @@ class LedgerRecords:
                 await for_each(read, filter(has, page), _READ_AT_ONCE)
 
     async def new_id(self) -> int:
-        """A ledger id that nobody else has (M2). Ids need not grow, and those not used are lost."""
+        """A unique ledger id (M2). Ids need not grow, and those not used are lost."""
         return await self._ids.new()
 
     async def pause(self, deadline: float, error: MetastoreError) -> None:
@@ -235,11 +263,11 @@ class LedgerRecords:
         return version
 
     async def _delete_chunks(self, metadata: LedgerMetadata, chunks: Sequence[Chunk]) -> None:
-        """Deletes chunks that the record does not name any more. What fails is left to the next repair."""
+        """Deletes chunks that the record does not name any more. The next repair retries failed deletions."""
         with suppress(MetastoreError):
             for chunk in chunks:
                 key = chunk_key_path(metadata.ledger_id, chunk.name)
-                with suppress(KeyNotFoundError):  # somebody else was faster
+                with suppress(KeyNotFoundError):  # another client was faster
                     # All of it was trimmed. One that was only loaded has chunks that are still named, or are here by themselves.
                     if chunk.level > 1 and chunk.last_entry_id < metadata.trim_to:
                         contents = decode_chunk(key, (await self.metastore.get(key)).value, chunk)
@@ -256,7 +284,8 @@ class LedgerRecords:
 
 
 class LedgerIds:
-    """The ids that one client takes from a counter in the metastore, by CAS: nobody else has them (M2), and unused ones are lost.
+    """The ids that one client takes from a counter in the metastore, by CAS: no other client has them (M2), and unused
+    ones are lost.
 
     Clients that take ids at the same moment make each other try again. So a client that met another one takes several at once
     the next time, up to `TAKEN_MAX`, and fewer again once it is alone. Within a client one task takes them for all."""

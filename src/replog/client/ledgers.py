@@ -9,27 +9,26 @@ import trio
 
 from replog.client.channel import Answer
 from replog.client.clocks import Clocks
-from replog.client.completing import LedgerCompletion
 from replog.client.connections import Connections
-from replog.client.draining import watch_draining
 from replog.client.driving import ClientContext
 from replog.client.ensembles import EnsembleChooser
+from replog.client.entry_writer import Completion, EntryWriter
 from replog.client.following import Following
 from replog.client.job_records import JobRecords
 from replog.client.ledger_reader import LedgerReader
-from replog.client.ledger_writer import LedgerWriter
+from replog.client.membership import watch_draining
 from replog.client.record_watch import RecordWatch
-from replog.client.recovering import RecoveringShell
+from replog.client.recovering import RecordOutdatedError, RecoveringShell
 from replog.client.rolling import FragmentRoller
 from replog.client.scan import LedgerScan
 from replog.client.terms import check_unbounded
 from replog.client.watching import kept_bytes_max
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import ConfigError, LedgerNotFoundError, LedgerTrimmedError, MetastoreError, UnauthorizedError
 from replog.hookspecs import Event, LedgerRecovered, LedgerTakenOver
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.compression import COMPRESSIONS, Compressor, compressor_for
-from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
+from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.gaps import Gap
 from replog.protocol.messages import AdminCommand, AdminRequest
 from replog.protocol.model import Durability, Fragment, LedgerMetadata, LedgerState
@@ -40,32 +39,38 @@ from replog.records.ledgers import list_ledger_ids
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.ticker import Ticker
 
+# Of a ledger's key, and the digest that checks its batches.
+CompletionMaker = Callable[[bytes, Digest, ClientContext, ClientTuning], Completion]
+
 
 class Ledgers:
-    """The ledgers of one client. Background tasks of writers run in `nursery`."""
+    """The ledgers of one client. Background tasks of writers run in `nursery`; `make_completion` is what repairs know (W8)."""
 
     def __init__(
         self,
         context: ClientContext,
-        options: ClientOptions,
+        options: ClientTuning,
         observe: Callable[[Event], None],
         nursery: trio.Nursery,
+        make_completion: CompletionMaker,
     ) -> None:
         self.context = context
         self.options = options
         self.observe = observe
         self.records = context.records
-        self.chance = context.chance
-        self.clocks = Clocks(context.connections, context.chance)
-        self.jobs = JobRecords(context.records, lambda: self.chance.time_ms())
+        self.entropy = context.entropy
+        self.clocks = Clocks(context.connections, context.entropy)
+        self.jobs = JobRecords(context.records, lambda: self.entropy.time_ms())
         self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
         self._nursery = nursery
-        self._writers: dict[int, LedgerWriter] = {}
-        self._ensembles = EnsembleChooser(context.membership, context.connections, context.placing, self.chance.random)
+        self._make_completion = make_completion
+        self._writers: dict[int, EntryWriter] = {}
+        self._ensembles = EnsembleChooser(context.membership, context.connections, context.placing, self.entropy.random)
+        self.refusing_ids = self._ensembles.refusing_ids  # bookies whose disks are full or failed
         self._ticker = Ticker(options.explicit_last_add_confirmed_after_s)
         nursery.start_soon(self._ticker.run)
         nursery.start_soon(watch_draining, context.membership, self._leave_bookies)
-        nursery.start_soon(context.turns.run)
+        nursery.start_soon(context.call_soon.run)
         nursery.start_soon(RecordWatch(context.records, self._writers).run)
         context.connections.on_awaited = self._reader_waits
         context.records.ids_from = lambda: context.membership.ledgers_below
@@ -84,13 +89,12 @@ class Ledgers:
         durability: str | None = None,
         compression: str | None = None,
         rolls_fragments: bool = True,
-    ) -> LedgerWriter:
-        """Creates a ledger and starts its writer, of term 1 if it is unbounded. Its ensemble may name bookies that are away
-        (C7). `durability` and `compression` are those of the client's options if None. `before_creation` is called with its id
-        before it exists.
-        An unbounded one begins new fragments by the options, with `rolls_fragments`: a log begins a new ledger instead. Raises
-        `ConfigError` for invalid arguments; `NotEnoughBookiesError`, `MetastoreError`: then no ledger was created, or one that
-        nobody knows."""
+    ) -> EntryWriter:
+        """Creates a ledger and starts its writer, of term 1 if it is unbounded. Its ensemble may name bookies that are
+        away (C7). `durability` and `compression` are those of the client's options if None. `before_creation` is called
+        with its id before it exists. An unbounded one begins new fragments by the options, with `rolls_fragments`: a
+        log begins a new ledger instead. Raises `ConfigError` for invalid arguments; `NotEnoughBookiesError`,
+        `MetastoreError`: then no ledger was created, or one without a user."""
         check_creation(quorum, password, digest_type, custom, durability)
         compressor = self._compressor(compression)
         ensemble, missing, shortfall = await self._ensembles.choose(quorum)
@@ -99,7 +103,7 @@ class Ledgers:
             await before_creation(ledger_id)
         # Before the ledger exists: a sweep then finds even one whose creator dies right after creating it.
         await self.jobs.register(ledger_id, custom or {})
-        creation = self.chance.token()
+        creation = self.entropy.token()
         key = ledger_key(ledger_id, password, creation)
         metadata = LedgerMetadata(
             ledger_id,
@@ -109,11 +113,11 @@ class Ledgers:
             (Fragment(0, ensemble),),
             token=creation,
             creation=creation,
-            created_at_ms=self.chance.time_ms(),
+            created_at_ms=self.entropy.time_ms(),
             custom=dict(custom or {}),
             gaps=tuple(Gap(index, 0) for index in range(quorum.ensemble) if missing >> index & 1),
             is_unbounded=unbounded,
-            owner=self.chance.token() if unbounded else "",
+            owner=self.entropy.token() if unbounded else "",
             durability=Durability(self.options.durability if durability is None else durability),
         )
         version, is_only_request = await self.records.create(metadata)
@@ -123,7 +127,7 @@ class Ledgers:
             metadata,
             version,
             digest,
-            self.chance.token(),
+            self.entropy.token(),
             missing=missing,
             compressor=compressor,
             kept_bytes_max=kept_bytes_max(self.options),
@@ -142,7 +146,7 @@ class Ledgers:
         accept_loss: bool = False,
         compression: str | None = None,
         rolls_fragments: bool = True,
-    ) -> LedgerWriter:
+    ) -> EntryWriter:
         """Starts the writer of the next term of an unbounded ledger: fences the writer of the last one, and recovers what that
         has left (T2, R2-R12). As `Client.take_over_ledger`."""
         started = trio.current_time()
@@ -151,9 +155,20 @@ class Ledgers:
         key, digest = self.authorize(metadata, password), metadata.digest(password)
         check_unbounded(metadata, "taken over")
         recovery = LedgerRecovery(
-            metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss, takes_over=True
+            metadata, version, digest, self.entropy.token(), is_loss_accepted=accept_loss, takes_over=True
         )
-        opened = await RecoveringShell(recovery, key, self.context, self.options).run()
+        try:
+            opened = await RecoveringShell(recovery, key, self.context, self.options).run()
+        except RecordOutdatedError:
+            if not await self._is_newer_than(metadata):
+                raise
+            return await self.take_over(
+                ledger_id,
+                password,
+                accept_loss=accept_loss,
+                compression=compression,
+                rolls_fragments=rolls_fragments,
+            )
         completion = self._completion(opened, password)
         if completion is not None:
             # What the last writer left has all its copies before this one confirms anything behind it (W8).
@@ -162,7 +177,7 @@ class Ledgers:
             opened,
             recovery.version,
             digest,
-            self.chance.token(),
+            self.entropy.token(),
             missing=recovery.missing,
             compressor=compressor,
             kept_bytes_max=kept_bytes_max(self.options),
@@ -174,20 +189,20 @@ class Ledgers:
         return self._start_writer(machine, key, completion, rolls_fragments=rolls_fragments)
 
     def _compressor(self, compression: str | None) -> Compressor | None:
-        """What compresses the batches of one writer, by its own wish or the client's options."""
+        """The compressor for one writer's batches, by its own option or the client's."""
         check_compression(compression)
         return compressor_for(self.options.compression if compression is None else compression)
 
-    def _completion(self, metadata: LedgerMetadata, password: bytes) -> LedgerCompletion | None:
-        """What brings the ledger to its full write quorum, if that is guaranteed (W8)."""
+    def _completion(self, metadata: LedgerMetadata, password: bytes) -> Completion | None:
+        """The completion that brings the ledger to its full write quorum, if that is guaranteed (W8)."""
         if metadata.durability is not Durability.WRITE_QUORUM:
             return None
-        return LedgerCompletion(metadata.key(password), metadata.digest(password), self.context, self.options)
+        return self._make_completion(metadata.key(password), metadata.digest(password), self.context, self.options)
 
     def _start_writer(
-        self, machine: LedgerWriting, key: bytes, completion: LedgerCompletion | None, *, rolls_fragments: bool
-    ) -> LedgerWriter:
-        writer = LedgerWriter(machine, key, self.context, self.options, self.observe, self._ticker, completion)
+        self, machine: LedgerWriting, key: bytes, completion: Completion | None, *, rolls_fragments: bool
+    ) -> EntryWriter:
+        writer = EntryWriter(machine, key, self.context, self.options, self.observe, self._ticker, completion)
         # The writer of an earlier term may be here, too, deposed. What it knows is of less use than what this one will.
         self._writers[writer.ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer, rolls_fragments)
@@ -197,7 +212,7 @@ class Ledgers:
         for writer in list(self._writers.values()):
             writer.leave_bookies(draining)
 
-    async def _run_writer(self, writer: LedgerWriter, rolls_fragments: bool) -> None:
+    async def _run_writer(self, writer: EntryWriter, rolls_fragments: bool) -> None:
         try:
             async with open_service_nursery() as nursery:
                 if rolls_fragments:
@@ -260,8 +275,8 @@ class Ledgers:
     async def recover(
         self, ledger_id: int, password: bytes = b"", *, accept_loss: bool = False, fills: bool = True
     ) -> LedgerMetadata:
-        """Fences a ledger, finds its last entry and closes it (R2-R12); returns its record. A closed one is left as it is. If the
-        write quorum is guaranteed, all copies are there then (W8); without `fills` nobody waits for them.
+        """Fences a ledger, finds its last entry and closes it (R2-R12); returns its record. A closed one is left as it
+        is. If the write quorum is guaranteed, all copies are there then (W8); without `fills` they are not awaited.
 
         Raises `RecoveryUndecidedError` (retry: yes), `NotEnoughBookiesError`, `LedgerNotFoundError`, `MetastoreError`. If
         it raises or is cancelled, the ledger stays in recovery and its writer fenced; nothing is cut. After `WriteQuorumError`
@@ -271,9 +286,14 @@ class Ledgers:
         self.authorize(metadata, password)
         if metadata.state is not LedgerState.CLOSED:
             digest = metadata.digest(password)
-            machine = LedgerRecovery(metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss)
+            machine = LedgerRecovery(metadata, version, digest, self.entropy.token(), is_loss_accepted=accept_loss)
             shell = RecoveringShell(machine, metadata.key(password), self.context, self.options)
-            metadata, version = await shell.run(), machine.version
+            try:
+                metadata, version = await shell.run(), machine.version
+            except RecordOutdatedError:
+                if not await self._is_newer_than(metadata):
+                    raise
+                return await self.recover(ledger_id, password, accept_loss=accept_loss, fills=fills)
             assert metadata.last_entry_id is not None
             self.observe(LedgerRecovered(ledger_id, metadata.last_entry_id, trio.current_time() - started))
         completion = self._completion(metadata, password) if fills else None
@@ -281,8 +301,13 @@ class Ledgers:
         # The recovery has read only the head of the record: callers get all fragments.
         return (await self.records.get(ledger_id))[0] if metadata.chunks else metadata
 
+    async def _is_newer_than(self, known: LedgerMetadata) -> bool:
+        """True if another client has changed the record since: then a recovery by that client may succeed."""
+        found, _ = await self.records.get_head(known.ledger_id)
+        return found.revision > known.revision
+
     async def read_and_delete(self, ledger_id: int) -> None:
-        """As `delete`, for a caller that has not read the ledger's record, which names its bookies."""
+        """Deletes a ledger for a caller that has not read its record, which names its bookies (see `delete`)."""
         known = None
         # A record that can't be read can still be deleted. The bookies find out by themselves.
         with suppress(LedgerNotFoundError, MetastoreError):
@@ -330,7 +355,7 @@ def check_creation(
 
 
 def check_compression(compression: object) -> None:
-    """Raises `ConfigError` for what is not a compression; None is that of the client's options."""
+    """Raises `ConfigError` if this is not a compression; None is that of the client's options."""
     if compression is not None and compression not in COMPRESSIONS:
         raise ConfigError(f"compression={compression!r}: there are {', '.join(map(repr, COMPRESSIONS))}")
 
@@ -348,7 +373,7 @@ def check_password(password: object) -> None:
         raise ConfigError(f"a password is bytes, not {type(password).__name__}")
 
 
-async def tell_deleted(metadata: LedgerMetadata, connections: Connections, options: ClientOptions) -> None:
+async def tell_deleted(metadata: LedgerMetadata, connections: Connections, options: ClientTuning) -> None:
     """Tell all bookies of this deleted ledger, so that they look soon whether it still exists (B6).
 
     Returns when the hint was sent to those that can be connected to without much waiting. If cancelled, some do not get it."""
@@ -362,4 +387,4 @@ async def tell_deleted(metadata: LedgerMetadata, connections: Connections, optio
 
 
 def _ignore_answer(_answer: Answer, _context: object) -> None:
-    """A bookie that did not get the hint finds out at its next garbage collection: nobody waits for an answer."""
+    """A bookie that did not get the hint finds out at its next garbage collection: no caller waits for an answer."""

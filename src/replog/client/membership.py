@@ -5,7 +5,6 @@ Membership is about liveness only: safety rests on fencing and CAS (M3).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
@@ -13,12 +12,13 @@ import trio
 
 from replog.abc import Metastore
 from replog.client.known_bookies import KnownBookies
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     BookieUnreachableError,
     KeyNotFoundError,
     MetastoreCorruptError,
     MetastoreDoubtedError,
+    MetastoreError,
     ReplogError,
     StorageFailedError,
     StorageFullError,
@@ -33,10 +33,12 @@ from replog.records.bookies import (
     decode_address,
     decode_cookie,
 )
-from replog.runtime.chance import current_chance
+from replog.runtime.entropy import current_entropy
+from replog.runtime.loggers import logger
 
-_log = logging.getLogger("replog.client")
+_log = logger("replog.client")
 
+_LOOK_S = 5.0  # at which bookies drain, while there are writers
 _LOOK_EVERY_S = 1.0  # at the announcements, for all writers together that miss a bookie
 _FORGIVEN_AFTER = 4  # times its last quarantine without a failure, and a bookie begins with the shortest one again
 _JITTER = 0.2  # of each quarantine, at most: so that not all end at the same moment
@@ -50,7 +52,7 @@ class Quarantine:
         self._shortest_s = shortest_s
         self._longest_s = longest_s
         self._held: dict[str, tuple[float, float]] = {}  # until when, and for how long, in seconds
-        self._random = current_chance().random
+        self._random = current_entropy().random
 
     def failed(self, bookie_id: str, now_s: float) -> None:
         """The bookie failed. While it is in quarantine, another failure counts as the same one."""
@@ -80,10 +82,11 @@ def _refusal_of(address: BookieAddress) -> Callable[[str], ReplogError]:
 class Membership:
     """The bookies that a client may use. A bookie that failed is left alone for a while, longer each time."""
 
-    def __init__(self, metastore: Metastore, options: ClientOptions) -> None:
+    def __init__(self, metastore: Metastore, options: ClientTuning) -> None:
         self.read_only: list[str] = []  # bookies that take no new entries, as of the last `usable`
         self.refusals: dict[str, ReplogError] = {}  # by bookie: why it is read-only, as it announced
         self.announced_ids: frozenset[str] = frozenset()  # of the bookies that were announced at the last look
+        self.refusing: set[str] = set()  # bookies whose last answer was a refusal
         self.ledgers_below = 0  # above all ids that the bookies had held that were announced at the last look (M5)
         self.seen_ids: set[str] = set()  # of all bookies that were ever seen announced
         self.draining: list[str] = []  # bookies to be left that take entries all the same, as of the last `usable`
@@ -102,7 +105,8 @@ class Membership:
         return self._usable_of(announced, excluded)
 
     async def usable_lately(self, excluded: Collection[str] = ()) -> list[str]:
-        """As `usable`, but up to a second old: so that many writers can look often, and the metastore is read once for all."""
+        """The usable bookies, up to a second old: so that many writers can look often, and the metastore is read once
+        for all."""
         # Held during the read: writers that come meanwhile get its answer, and do not ask again.
         async with self._looking:
             if trio.current_time() >= self._looked_at + _LOOK_EVERY_S:
@@ -188,9 +192,28 @@ class Membership:
         """A bookie failed: `usable` leaves it out for a while."""
         self._quarantine.failed(bookie_id, trio.current_time())
 
+    def try_again(self, *bookie_ids: str) -> None:
+        """Bookies that failed may work again: `usable` has those that are announced."""
+        for bookie_id in bookie_ids:
+            self._quarantine.succeeded(bookie_id)
+
     async def address(self, bookie_id: str) -> BookieAddress:
         """The address that a bookie announces. Raises `BookieUnreachableError` if it does not, `MetastoreError`."""
         announced = await self._announcements(bookie_id)
         if bookie_id not in announced:
             raise BookieUnreachableError(bookie_id, "it is not announced in the metastore: it is down, or elsewhere")
         return decode_address(*announced[bookie_id])
+
+
+async def watch_draining(membership: Membership, leave: Callable[[Collection[str]], None]) -> None:
+    """Calls `leave` with the bookies that drain, every few seconds, until cancelled.
+
+    If the metastore fails, it looks again later: until then writers stay where they are."""
+    while True:
+        await trio.sleep(_LOOK_S)
+        try:
+            found = await membership.draining_ids()
+        except MetastoreError:
+            continue
+        if found:
+            leave(found)

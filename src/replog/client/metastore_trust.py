@@ -1,7 +1,7 @@
 """Whether clients may delete on the word of the metastore: not if it was emptied or went back (B6a).
 
-What a sweep or a repair deletes, it deletes because something else is missing in the metastore. Bookies know more of that
-than a client does: they announce whether they doubt it, and what they have seen of it.
+A sweep or a repair deletes something because something else is missing in the metastore. Bookies know more about that
+than a client does: they announce whether they doubt the metastore, and their sightings of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How long batches take, for observers. Writers have these parts only while somebody observes: otherwise nothing is measured."""
+"""How long batches take, for observers. Writers have these parts only while there are observers: otherwise nothing is
+measured."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from replog.client.batching import Backlog
+from replog.client.backlog import Backlog
 from replog.client.channel import Answer
 from replog.hookspecs import BatchConfirmed
 from replog.protocol.effects import SendAdd
@@ -30,16 +31,21 @@ class ObservedBacklog(Backlog):
     """A backlog that tells what it knows of each gathering, once it is confirmed."""
 
     def __init__(
-        self, bytes_max: int, last_entry_id: int, ledger_id: int, observe: Callable[[BatchConfirmed], None]
+        self,
+        bytes_max: int,
+        last_entry_id: int,
+        check_usable: Callable[[], None],
+        ledger_id: int,
+        observe: Callable[[BatchConfirmed], None],
     ) -> None:
-        super().__init__(bytes_max, last_entry_id)
+        super().__init__(bytes_max, last_entry_id, check_usable)
         self._ledger_id = ledger_id
         self._observe = observe
         self._observed: deque[_Sent] = deque()
         self._next_first = last_entry_id + 1
 
     def sent(self, last_entry_id: int, size_bytes: int) -> None:
-        """As `Backlog.sent`."""
+        """Counts the sent entries (`Backlog.sent`)."""
         super().sent(last_entry_id, size_bytes)
         self._observed.append(_Sent(self._next_first, last_entry_id, size_bytes, self.now(), {}))
         self._next_first = last_entry_id + 1
@@ -54,7 +60,7 @@ class ObservedBacklog(Backlog):
         then(answer, effect)
 
     def advance(self, confirmed: int) -> float:
-        """As `Backlog.advance`. Observers are told before the tasks that wait go on."""
+        """Observes the confirmed entries (`Backlog.advance`). Observers are called before the waiting tasks go on."""
         observed = self._observed
         while observed and observed[0].last_entry_id <= confirmed:
             sent = observed.popleft()

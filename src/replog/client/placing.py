@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import trio
@@ -13,8 +12,9 @@ from replog.errors import MetastoreError, PlacementUnmetError
 from replog.hookspecs import Event, PlacementUnmet
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.quorum import Quorum
+from replog.runtime.loggers import logger
 
-_log = logging.getLogger("replog.client")
+_log = logger("replog.client")
 
 _ZONE_LABEL = "zone"
 _REFUSALS_MAX = 1000  # ledgers of which one is remembered
@@ -46,8 +46,8 @@ class Placing:
         return self._policy.choose_ensemble(quorum, candidates, self._random)
 
     async def check_ensemble(self, quorum: Quorum, ensemble: Sequence[str]) -> str:
-        """What the ensemble, maybe in another order than the policy's (C7), lacks of the policy's wishes; "" if nothing. The
-        caller reports it with `unmet`. Raises `PlacementUnmetError` if the policy is strict."""
+        """The wishes of the policy that the ensemble, maybe in another order than the policy's (C7), does not meet; ""
+        if it meets all. The caller reports it with `unmet`. Raises `PlacementUnmetError` if the policy is strict."""
         shortfall = await self.shortfall(quorum, ensemble)
         if shortfall and self._policy.is_strict:
             raise PlacementUnmetError(f"no ledger was created: {shortfall}", quorum.ensemble, ensemble)
@@ -64,8 +64,8 @@ class Placing:
     async def accepted(
         self, metadata: LedgerMetadata, chosen: Mapping[int, str], failed: Sequence[int], others: Collection[str]
     ) -> bool:
-        """False if the policy is strict, and the ensemble with these replacements would not meet its wishes. Observers are told
-        what is lacking, even if a strict policy has taken none of `others` for a failed index."""
+        """False if the policy is strict, and the ensemble with these replacements would not meet its wishes. Observers
+        get the unmet wishes, even if a strict policy has taken none of `others` for a failed index."""
         before, quorum = metadata.last_fragment.ensemble, metadata.quorum
         ensemble = [chosen.get(index, bookie_id) for index, bookie_id in enumerate(before)]
         shortfall = "" if tuple(ensemble) == before else await self.shortfall(quorum, ensemble)
@@ -121,12 +121,12 @@ class Placing:
         return order
 
     async def shortfall(self, quorum: Quorum, ensemble: Sequence[str]) -> str:
-        """What this ensemble lacks of the policy's wishes; "" if nothing."""
+        """The wishes of the policy that this ensemble does not meet; "" if it meets all."""
         return self._policy.shortfall(quorum, await self._candidates(ensemble))
 
     async def _candidates(self, bookie_ids: Sequence[str]) -> list[Candidate]:
-        """What is known of these bookies. What the policy needs and the client does not know is read; what cannot be read stays
-        unknown: a policy gives advice, and must not keep a writer from going on."""
+        """The known facts about these bookies. Facts that the policy needs and the client lacks are read; unreadable
+        ones stay unknown: a policy gives advice, and must not stop a writer."""
         membership, policy = self._membership, self._policy
         to_read: list[str] = []
         if policy.uses_labels:

@@ -1,8 +1,8 @@
 """Whether the metastore still has the records of the ledgers that this client writes (W9).
 
-A writer needs the metastore only to change its ledger's record. So it would go on confirming into a ledger that nobody can find
-any more, after the metastore was emptied or went back. This task looks at the records beside the appends, and never before one. A
-metastore that does not answer says nothing: appends go on.
+A writer needs the metastore only to change its ledger's record. So it would go on confirming into a ledger that no
+reader can find any more, after the metastore was emptied or went back. This task looks at the records beside the
+appends, and never before one. A metastore that does not answer says nothing: appends go on.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import attrs
 import trio
 
+from replog.client.entry_writer import EntryWriter
 from replog.client.ledger_records import LedgerRecords
-from replog.client.ledger_writer import LedgerWriter
 from replog.errors import (
     LedgerDeletedError,
     LedgerNotFoundError,
@@ -40,10 +40,10 @@ class _Seen:
 class RecordWatch:
     """Looks at the records of one client's writers, by ledger: at each that appended, every few seconds."""
 
-    def __init__(self, records: LedgerRecords, writers: Mapping[int, LedgerWriter]) -> None:
+    def __init__(self, records: LedgerRecords, writers: Mapping[int, EntryWriter]) -> None:
         self._records = records
         self._writers = writers
-        self._seen: dict[LedgerWriter, _Seen] = {}
+        self._seen: dict[EntryWriter, _Seen] = {}
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -58,7 +58,7 @@ class RecordWatch:
                     await self._look(writer, seen)
                     await trio.sleep(_PAUSE_S)
 
-    async def _look(self, writer: LedgerWriter, seen: _Seen) -> None:
+    async def _look(self, writer: EntryWriter, seen: _Seen) -> None:
         # Both before the reading: meanwhile the writer may change its record, and confirm more.
         known, confirmed = writer.metadata, writer.last_add_confirmed
         problem, is_deleted = "", False
@@ -78,23 +78,25 @@ class RecordWatch:
             writer.abandon(error)
 
     async def _problem_with(self, known: LedgerMetadata) -> str:
-        """What is wrong with a record, or "". Raises `LedgerNotFoundError` if the ledger was deleted, `MetastoreError`."""
+        """The fault of a record, or "". Raises `LedgerNotFoundError` if the ledger was deleted, `MetastoreError`."""
         records, ledger_id = self._records, known.ledger_id
         try:
             found, _ = await records.get_head(ledger_id)
         except LedgerNotFoundError:
-            # A metastore that knows of the id had the record: somebody has deleted it.
+            # A metastore that knows of the id had the record: a client has deleted it.
             next_ledger_id = await records.read("looking for a ledger", lambda: read_next_ledger_id(records.metastore))
             if next_ledger_id > ledger_id:
                 raise
             return "the metastore has neither its record nor given out its id"
         if found.creation != known.creation:
             return "the metastore has the record of another creation of this id (M5)"
-        if found.revision < known.revision or (found.revision == known.revision and found.token != known.token):
+        # A claim keeps the revision, and its fence tells the writer.
+        is_other = found.revision == known.revision and found.token != known.token and found.term == known.term
+        if found.revision < known.revision or is_other:
             return f"the metastore has change {found.revision} of its record, and this writer knows change {known.revision}"
         return ""
 
 
-def _first_look(writer: LedgerWriter) -> _Seen:
+def _first_look(writer: EntryWriter) -> _Seen:
     """A writer begins with a record that it has just written."""
     return _Seen(trio.current_time(), writer.first_entry_id - 1)

@@ -12,7 +12,7 @@ import trio
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import ClientContext, EffectLoop, WaitingEffects
 from replog.client.refusals import refusal_of
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import MetastoreError, RecoveryUndecidedError, RemoteProtocolError, ReplogError, StorageFailedError
 from replog.protocol.effects import AwaitSilentBookies, Effect, Failed, Finished, SendAdd, SendFence, SendRecoveryRead
 from replog.protocol.messages import (
@@ -33,10 +33,15 @@ _REPLACE_EVERY_S = 0.5  # while recovered entries can't be written back for want
 Question = SendFence | SendRecoveryRead
 
 
+class RecordOutdatedError(RecoveryUndecidedError):
+    """A bookie knows a later change of the ledger's record than the one that the recovery began with (M5). Retry: with the record
+    as it is then; if that is no newer, once the right metastore is back. Outcome: unknown, and no entry was cut off."""
+
+
 class RecoveringShell:
     """One attempt to recover one ledger."""
 
-    def __init__(self, machine: LedgerRecovery, key: bytes, context: ClientContext, options: ClientOptions) -> None:
+    def __init__(self, machine: LedgerRecovery, key: bytes, context: ClientContext, options: ClientTuning) -> None:
         self._machine = machine
         self._ledger_id = machine.metadata.ledger_id
         self._key = key
@@ -114,11 +119,11 @@ class RecoveringShell:
         channel.ask(request, self._answered, (effect, pause_s), self._options.read_timeout_s)
 
     def _request(self, effect: Question, channel: BookieChannel) -> FenceRequest | RecoveryReadRequest:
-        request_id = next(channel.request_ids)
+        shared = next(channel.request_ids), self._ledger_id, self._key, self._machine.term
+        revision = self._machine.metadata.revision
         if isinstance(effect, SendFence):
-            return FenceRequest(request_id, self._ledger_id, self._key, self._machine.term)
-        term = self._machine.term
-        return RecoveryReadRequest(request_id, self._ledger_id, self._key, term, effect.entry_id, effect.stamp)
+            return FenceRequest(*shared, revision)
+        return RecoveryReadRequest(*shared, effect.entry_id, effect.stamp, revision)
 
     def _answered(self, answer: Answer, context: tuple[Question, float]) -> None:
         effect, pause_s = context
@@ -129,6 +134,8 @@ class RecoveringShell:
             self._ask_again_later(effect, pause_s)
         elif answer.status is Status.FENCED:
             self._machine.refused(answer.fence_term)
+        elif answer.status is Status.RECORD_OUTDATED:
+            self._record_is_outdated(effect.bookie_id, answer)
         elif problem := self._problem_with(effect, answer):
             self._complaints[effect.bookie_id] = problem
             if isinstance(effect, SendFence):
@@ -138,6 +145,12 @@ class RecoveringShell:
                 self._machine.read_unknown(effect.index, effect.entry_id)
             self._ask_again_later(effect, pause_s)
         self._drive()
+
+    def _record_is_outdated(self, bookie_id: str, answer: Response) -> None:
+        """By this record the ledger might be closed too early: another client has changed it since, or the metastore
+        went back (M5)."""
+        problem = f"nothing was cut, as bookie {bookie_id} knows a newer record: {answer.detail}"
+        self._machine.abandon(RecordOutdatedError(self._ledger_id, problem, [bookie_id]))
 
     def _fail_if_stopped(self, bookie_id: str, answer: Response) -> None:
         """Fails at once if so many bookies reported a failed storage that the ledger can't be fenced without them (R2, B10)."""
@@ -251,6 +264,7 @@ class RecoveringShell:
             effect.batch,
             True,
             effect.proof,
+            revision=self._machine.metadata.revision,
         )
         context = (effect.index, effect.bookie_id, effect.batch.first_entry_id)
         channel.ask(request, self._add_answered, context, self._options.add_timeout_s)
@@ -261,6 +275,8 @@ class RecoveringShell:
             self._machine.add_confirmed(index, bookie_id, first_entry_id)
         elif isinstance(answer, Response) and answer.status is Status.FENCED:
             self._machine.refused(answer.fence_term)
+        elif isinstance(answer, Response) and answer.status is Status.RECORD_OUTDATED:
+            self._record_is_outdated(bookie_id, answer)
         else:
             self._bookie_failed(index, bookie_id, first_entry_id)
         self._drive()

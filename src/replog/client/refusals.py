@@ -2,7 +2,8 @@
 
 A bookie that cannot be reached may come back, so a writer waits for it. A bookie that reported a failed disk will not: if no ack
 quorum is possible without such bookies, and no other bookie is known that could replace them, the writer fails at once, with
-their reports in its error. A bookie whose disk is full gets a few seconds, in which it may free the space of deleted ledgers.
+their reports in its error. A bookie whose disk is full gets most of a second, in which it may free the space of deleted ledgers;
+then it is asked once more.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from replog.protocol.quorum import Quorum
 from replog.protocol.writing import LedgerWriting
 from replog.records.bookies import BookieAddress
 
-_SPACE_PATIENCE_S = 2.0  # a bookie whose disk is full collects garbage, compacts, and looks how much is free
+_SPACE_PATIENCE_S = 0.8  # a bookie whose disk is full collects garbage, compacts, and looks how much is free
 
 
 class Refusals:
@@ -43,16 +44,19 @@ class Refusals:
         self._heard: dict[str, ReplogError] = {}  # by bookie
         self._full_since_s: dict[str, float] = {}
         self._full_again: set[str] = set()  # that said so after they had been waited for
+        self.asks_again = False  # a bookie whose disk was full is to be asked once more
 
     def heard(self, bookie_id: str, answer: Answer) -> None:
         """Notes a bookie's answer to a request that it did not execute. Silence is not a refusal."""
         refusal = refusal_of(self._ledger_id, bookie_id, answer)
         # The last answer counts: a bookie that executes a request, or is silent, no longer refuses.
         if refusal is None:
+            self._membership.refusing.discard(bookie_id)
             self._heard.pop(bookie_id, None)
             self._full_since_s.pop(bookie_id, None)
             self._full_again.discard(bookie_id)
             return
+        self._membership.refusing.add(bookie_id)
         self._heard[bookie_id] = refusal
         if isinstance(refusal, StorageFullError):
             now_s = trio.current_time()
@@ -71,7 +75,7 @@ class Refusals:
         if not refusals:
             return None
         usable = [bookie_id for bookie_id in machine.ensemble() if bookie_id not in refusals]
-        what = f"{_fate(unconfirmed)}; its bookies refuse entries, and nobody can replace them"
+        what = f"{_fate(unconfirmed)}; its bookies refuse entries, and no other bookie can replace them"
         return error_of(self._ledger_id, what, machine.quorum, usable, refusals)
 
     async def final(self, quorum: Quorum, ensemble: Sequence[str], missing: int) -> dict[str, ReplogError]:
@@ -103,7 +107,7 @@ class Refusals:
         words = "".join(f"; {each}" for each in refusals.values())
         refusal = self._placing.refusal(self._ledger_id)
         words += f"; placement is strict: {refusal}" if refusal else ""
-        problem = f"ledger {self._ledger_id}: {problem}; {', '.join(gone)} failed, and nobody can replace them{words}"
+        problem = f"ledger {self._ledger_id}: {problem}; {', '.join(gone)} failed, and no other bookie can replace them{words}"
         kind = PlacementUnmetError if refusal else NotEnoughBookiesError
         error = kind(problem, ack, [each for each in ensemble if each not in gone], gone)
         error.__cause__ = next(iter(refusals.values()), None)
@@ -120,12 +124,17 @@ class Refusals:
         return True
 
     def _may_have_space_soon(self, bookie_id: str, address: BookieAddress | None) -> bool:
-        """True while the writer waits for a bookie whose disk was full: for some seconds, and longer if the bookie announces that
-        it takes entries again and has not refused since."""
+        """True while the writer waits for a bookie whose disk was full: for a while, and longer if the bookie announces that it
+        takes entries, and has not refused since."""
         now_s = trio.current_time()
         if now_s - self._full_since_s.setdefault(bookie_id, now_s) < _SPACE_PATIENCE_S:
             return True
-        return address is not None and not address.read_only and bookie_id not in self._full_again
+        if address is None or address.read_only or bookie_id in self._full_again:
+            return False
+        # It is asked again at once. It refuses if its announcement is out of date, as where the metastore's disk is full too.
+        self._membership.try_again(bookie_id)
+        self.asks_again = True
+        return True
 
 
 def _missing(ensemble: Sequence[str], missing: int) -> list[str]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import math
 
 import trio
 
-from replog.client.ledger_writer import LedgerWriter
+from replog.client.entry_writer import EntryWriter
 from replog.client.sending import SizeLimit
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import MetastoreError, WriteQuorumError
+from replog.runtime.loggers import logger
 
-_log = logging.getLogger("replog.client")
+_log = logger("replog.client")
 
 
 class FragmentRoller:
     """Rolls one writer's ledger. `run` ends when the writer takes no more entries."""
 
-    def __init__(self, writer: LedgerWriter, options: ClientOptions) -> None:
+    def __init__(self, writer: EntryWriter, options: ClientTuning) -> None:
         self._writer = writer
         self._options = options
         self._due = trio.Event()
@@ -38,14 +38,14 @@ class FragmentRoller:
         self._due.set()
 
     async def run(self) -> None:
-        """Rolls when it is due. A failure of the writer ends this, and is raised to those who use the writer, never here."""
+        """Rolls when it is due. A failure of the writer ends this, and is raised to callers of the writer, never here."""
         age_s = math.inf if self._options.roll_age_s is None else self._options.roll_age_s
         while not self._writer.is_ending:
             with trio.move_on_after(age_s):
                 await self._due.wait()
             self._due = trio.Event()
             self._roll_after(self._writer.last_add_pushed + 1, self._writer.length_bytes)
-            # If it takes long, what is appended meanwhile waits, or the fragment becomes longer: the next roll is due later.
+            # If it takes long, entries appended meanwhile wait, or the fragment becomes longer: the next roll is due later.
             await self._writer.begin_fragment()
             try:
                 await self._writer.complete()

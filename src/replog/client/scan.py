@@ -15,7 +15,7 @@ from replog.client.channel import Answer, BookieChannel
 from replog.client.connections import Connections
 from replog.client.driving import ClientContext, EffectLoop
 from replog.client.entries import EntryBatch
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     BookieAnswerError,
     BookieError,
@@ -51,7 +51,7 @@ class PendingQuery:
 
 
 class _State:
-    """What a scan and its queries share."""
+    """The shared state of a scan and its queries."""
 
     def __init__(self, machine: LedgerReading) -> None:
         self.machine = machine  # a failed one is replaced
@@ -89,7 +89,7 @@ class _Queries:
         ledger_id: int,
         key: bytes,
         connections: Connections,
-        options: ClientOptions,
+        options: ClientTuning,
         perform: Callable[[Effect], None],
         drive: Callable[[], None],
     ) -> None:
@@ -125,7 +125,7 @@ class _Queries:
     def _enough_heard(self, known: int, question_s: float) -> bool:
         if self._state.error is not None or (question_s and self._state.last_readable > known):
             return True
-        # The record is read again first: with the old one, what bookies prove is of no use.
+        # The record is read again first: with the old one, the proofs of bookies are useless.
         if self._state.rereads:
             return True
         return self._state.machine.metadata.quorum.is_covered(self._heard_from)
@@ -203,12 +203,12 @@ class LedgerScan:
         key: bytes,
         first_entry_id: int,
         context: ClientContext,
-        options: ClientOptions,
+        options: ClientTuning,
         confirmed_here: Callable[[int], tuple[int, int]],
     ) -> None:
         self.ledger_id = metadata.ledger_id
         # Each scan has its own, so that readers of a ledger choose different bookies: one seed would send all to the same one.
-        self._random = random.Random(context.chance.random.getrandbits(64))
+        self._random = random.Random(context.entropy.random.getrandbits(64))
         self._digest = digest
         self._key = key
         self._context = context
@@ -221,7 +221,7 @@ class LedgerScan:
         self._state = state = _State(self._start(metadata, first_entry_id))
         self._drive = EffectLoop(lambda: state.machine.take_effects(), self._perform)
         self._deliveries = state.deliveries
-        self._queries: _Queries | None = None  # made when it is needed: most scans are told how far they may read
+        self._queries: _Queries | None = None  # made when it is needed: most scans know how far they may read
 
     def _start(self, metadata: LedgerMetadata, first_entry_id: int) -> LedgerReading:
         read_order = partial(self._context.placing.read_order, self._random)
@@ -299,8 +299,8 @@ class LedgerScan:
         await self._poll(self._state.machine.next_entry_id - 1, question_s, patience_s)
 
     def adopt(self, last_add_confirmed: int) -> None:
-        """The caller knows that entries up to this one are confirmed. Of an unbounded ledger, the record is read again before
-        that is used: the caller may know it from somebody with a newer one (R11)."""
+        """The caller knows that entries up to this one are confirmed. Of an unbounded ledger, the record is read again
+        before that is used: the caller may know it from a client with a newer one (R11)."""
         machine = self._state.machine
         if machine.metadata.is_unbounded:
             machine.told(last_add_confirmed)

@@ -2,7 +2,7 @@
 
 Everything here runs in the trio thread. `drive` performs the machine's effects in whichever task or callback calls it; effects
 that have to wait go to the background task (`replog.client.watching`). When and how much is sent is decided by
-`replog.client.batching`.
+`replog.client.pacing` and `replog.client.batch_sizes`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from functools import partial
 import attrs
 import trio
 
-from replog.client.batching import Backlog, Batching
+from replog.client.backlog import Backlog
+from replog.client.batch_sizes import BatchSizes
 from replog.client.channel import Answer
 from replog.client.driving import ClientContext
 from replog.client.late_adds import LateAdds
 from replog.client.observing import ObservedBacklog
+from replog.client.pacing import Pacing, Stage, When
 from replog.client.watching import LAG_CHECK_BYTES, Watching
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import (
     AddTimeoutError,
     FencedError,
@@ -59,7 +61,7 @@ class SizeLimit:
 
 @attrs.frozen
 class WriterIdentity:
-    """What each request of one writer says of it."""
+    """The fields of one writer that each of its requests carries."""
 
     ledger_id: int
     key: bytes
@@ -74,17 +76,19 @@ class BatchSender:
         machine: LedgerWriting,
         key: bytes,
         context: ClientContext,
-        options: ClientOptions,
+        options: ClientTuning,
         observe: Callable[[Event], None],
         ticker: Ticker,
+        check_usable: Callable[[], None],
     ) -> None:
-        known = options.in_flight_bytes_max, machine.last_add_confirmed
+        known = options.in_flight_bytes_max, machine.last_add_confirmed, check_usable
         if context.observe_batches is None:
             self.backlog, self._on_answer = Backlog(*known), self._add_answered
         else:
             observed = ObservedBacklog(*known, machine.metadata.ledger_id, context.observe_batches)
             self.backlog, self._on_answer = observed, partial(observed.answered, self._add_answered)
-        self.batching = Batching(self.backlog, options, machine.quorum.stride, context.turns, self.drive)
+        self.pacing = Pacing(self.backlog, options.batches_in_flight_max, context.call_soon, self.drive)
+        self._sizes = BatchSizes(self.backlog, options.batch_bytes_max, machine.quorum.stride)
         self.closed = trio.Event()  # the ledger is closed, or the writer has failed
         self.watching = Watching(
             machine,
@@ -96,7 +100,7 @@ class BatchSender:
             ticker,
             self.drive,
             self._bookie_failed,
-            lambda: self.batching.round_s,
+            lambda: self.pacing.round_s,
         )
         self.error: ReplogError | None = None  # why the writer has failed
         self.batches_sent = 0
@@ -106,11 +110,11 @@ class BatchSender:
         self._identity = WriterIdentity(machine.metadata.ledger_id, key, machine.metadata.term)
         self._context = context
         self._add_timeout_s = options.add_timeout_s
-        self._time_ns = context.chance.time_ns
+        self._time_ns = context.entropy.time_ns
         self._is_driving = False
 
     def date(self, timestamp_ns: int) -> None:
-        """As `LedgerWriter.date`."""
+        """Gives this time to entries sent from now on (`EntryWriter.date`)."""
         self._time_ns = lambda: timestamp_ns
 
     async def run(self) -> None:
@@ -129,8 +133,8 @@ class BatchSender:
         return LateAdds(self._context.connections.channels.values(), self._identity.ledger_id)
 
     async def leave_open(self, timeout_s: float, *, is_fixed: bool) -> None:
-        """Has bookies know what is confirmed, so that readers find all of it without a writer (W5); with `is_fixed` in fragments
-        that end, so that they can be filled (F2, W8). Fails if that takes too long."""
+        """Publishes the last add confirmed to all bookies, so that readers find all entries without a writer (W5); with
+        `is_fixed` in fragments that end, so that they can be filled (F2, W8). Fails if that takes too long."""
         machine, publishing = self._machine, self.watching.publishing
         with trio.move_on_after(timeout_s) as scope:
             await self.settle()
@@ -185,13 +189,13 @@ class BatchSender:
             self.watching.waiting_effects.put(effect)  # type: ignore[arg-type]
 
     def _confirmed(self, last_add_confirmed: int) -> None:
-        backlog, batching = self.backlog, self.batching
+        backlog, pacing = self.backlog, self.pacing
         unconfirmed_bytes = backlog.unconfirmed_bytes
         sent_at = backlog.advance(last_add_confirmed)
-        batching.expected_bytes += unconfirmed_bytes - backlog.unconfirmed_bytes
+        pacing.expected_bytes += unconfirmed_bytes - backlog.unconfirmed_bytes
         if backlog.gathered or backlog.in_flight:
             # A lone batch does not tell how many should be in flight.
-            batching.round_ended(sent_at)
+            pacing.round_ended(sent_at)
         elif self.watching.publishing.awaited_sends:
             self.watching.publishing.publish_soon()
         limit = self.limit
@@ -218,26 +222,25 @@ class BatchSender:
     # -- batches ----------------------------------------------------------------------------------------------------
 
     def _send_next(self) -> bool:
-        """Sends a batch of what has gathered, if that is to be done now. Returns whether it did."""
-        backlog, batching, watching = self.backlog, self.batching, self.watching
-        # With nothing in flight, only what is held back is not sent.
-        if backlog.turn is not None or batching.is_held or (backlog.in_flight and not batching.may_send()):
+        """Sends a batch of gathered entries, if it is time. Returns whether it did."""
+        pacing, watching = self.pacing, self.watching
+        if pacing.when() is When.LATER:
             return False
         if watching.slow.unchecked_bytes >= LAG_CHECK_BYTES and not watching.slow.keep_up():
             # The slow bookie may be silent, and nothing else in flight.
             watching.want()
             return False
-        if batching.are_many and batching.waits_for_more():
+        if pacing.expected_bytes and pacing.waits_for_more():
             return False
-        payloads, size_bytes = batching.take_batch()
-        if batching.has_envelopes:
-            payloads, size_bytes = batching.keep_one_kind(payloads, size_bytes)
+        payloads, size_bytes = self._sizes.take(is_pushed=pacing.is_pushed)
+        if self.backlog.has_envelopes:
+            payloads, size_bytes = self._sizes.keep_one_kind(payloads, size_bytes)
         self._send_batch(payloads, size_bytes)
         return True
 
     def _send_batch(self, payloads: Sequence[bytes], size_bytes: int) -> None:
         """Sends these entries, which are the next ones after those sent before."""
-        backlog, batching, watching, machine = self.backlog, self.batching, self.watching, self._machine
+        backlog, watching, machine = self.backlog, self.watching, self._machine
         backlog.sent(backlog.last_add_pushed - len(backlog.gathered), size_bytes)
         publishing = watching.publishing
         if publishing.awaited_sends:
@@ -249,22 +252,19 @@ class BatchSender:
         watching.slow.unchecked_bytes += size_bytes
         self.batches_sent += 1
         self._context.batches_sent += 1
-        batching.are_many = len(payloads) > 1
-        batching.expected_bytes = 0
+        self.pacing.sent(len(payloads))
         if not watching.is_wanted:
             watching.want()
 
     def send_packed(self, packed: PackedPayloads) -> bool:
         """Sends entries that are in one piece as one batch, while none gather. False, and nothing has happened, if these must."""
-        backlog, batching = self.backlog, self.batching
-        assert not backlog.gathered, "entries are sent in their order"
-        if batching.is_held or self._machine.effects or not batching.fits(packed):
+        assert not self.backlog.gathered, "entries are sent in their order"
+        if self.pacing.stage is Stage.HELD or self._machine.effects or not self._sizes.fits(packed):
             return False
         slow = self.watching.slow
         if slow.unchecked_bytes >= LAG_CHECK_BYTES and not slow.keep_up():
             return False
-        backlog.last_add_pushed += len(packed)
-        backlog.unconfirmed_bytes += packed.size_bytes
+        self.backlog.count_on(packed, packed.size_bytes)
         self._is_driving = True  # answers that come at once only tell the machine
         try:
             self._send_batch(packed, packed.size_bytes)
@@ -275,28 +275,25 @@ class BatchSender:
 
     def _send_adds(self, effects: Sequence[SendAdd]) -> None:
         """Sends adds. The bookies of a batch get the same request, so that a transport encodes it once."""
-        channels, identity, is_alone = self._context.connections.channels, self._identity, self.batching.is_alone
+        channels, identity = self._context.connections.channels, self._identity
         on_answer, timeout_s = self._on_answer, self._add_timeout_s
-        request, last = None, effects[-1] if effects else None
+        request = None
         for effect in effects:
             channel = channels.get(effect.bookie_id)
             if channel is None or channel.error is not None:
                 self._bookie_failed(effect.index, effect.bookie_id, effect.batch)
                 continue
-            # A bookie in this thread commits a lone add at once, which holds up the requests to the others: only the last may.
-            batch, is_followed = effect.batch, is_alone and effect is not last and channel.shares_thread
             # Each bookie of a write set gets the same object: a transport encodes its head once.
-            if request is None or request.batch is not batch or request.followed is not is_followed:
+            if request is None or request.batch is not effect.batch:
                 request = AddRequest(
                     next(channel.request_ids),
                     identity.ledger_id,
                     identity.key,
                     identity.term,
-                    batch,
+                    effect.batch,
                     False,
                     b"",
-                    is_alone,
-                    is_followed,
+                    self._machine.metadata.revision,
                 )
             channel.ask(request, on_answer, effect, timeout_s)
 

@@ -1,7 +1,8 @@
-"""What a ledger's writer does in the background: deadlines, slow and missing bookies, the explicit last add confirmed.
+"""The background work of a ledger's writer: deadlines, slow and missing bookies, the explicit last add confirmed.
 
-A client's ticker calls `Watching.look` a few times a second for each writer that has something under way (W6, W5). What has to
-wait for the metastore or for a connection runs in the writer's own task, `Watching.run`. Everything is in the trio thread.
+A client's ticker calls `Watching.look` a few times a second for each writer that has something under way (W6, W5). Work
+that waits for the metastore or for a connection runs in the writer's own task, `Watching.run`. Everything is in the
+trio thread.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from functools import partial
 
 import trio
 
-from replog.client.batching import Backlog
+from replog.client.backlog import Backlog
 from replog.client.channel import Answer, BookieChannel
 from replog.client.connections import Connections
 from replog.client.driving import ClientContext, WaitingEffects
 from replog.client.refusals import Refusals
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.hookspecs import EnsembleChanged, Event
 from replog.protocol.writing import LedgerWriting
-from replog.runtime.event_loop import Turns
+from replog.runtime.event_loop import CallSoon
 from replog.runtime.ticker import Ticker
 
 _LAG_BYTES_MAX = 32 << 20  # that the slowest bookie may be behind before the writer waits for it, unless that hangs
@@ -30,8 +31,8 @@ _SILENCE_MIN_S = 0.1  # a bookie that is silent for less may only wait for its d
 _SILENCE_ROUNDS = 8  # a bookie that is silent for so many rounds of the others hangs
 
 
-def kept_bytes_max(options: ClientOptions) -> int:
-    """How much of what is confirmed during a change a writer keeps for the bookies that it takes in (C9)."""
+def kept_bytes_max(options: ClientTuning) -> int:
+    """How many confirmed bytes a writer keeps during a change for the bookies that it takes in (C9)."""
     return min(options.in_flight_bytes_max, _KEPT_BYTES_MAX)
 
 
@@ -39,7 +40,12 @@ class Publishing:
     """Tells bookies how far the ledger is confirmed when no batch follows that would carry it (W5)."""
 
     def __init__(
-        self, machine: LedgerWriting, backlog: Backlog, closed: trio.Event, turns: Turns, drive: Callable[[], None]
+        self,
+        machine: LedgerWriting,
+        backlog: Backlog,
+        closed: trio.Event,
+        call_soon: CallSoon,
+        drive: Callable[[], None],
     ) -> None:
         self.published = -1  # the last add confirmed that every bookie was told
         self.awaited_sends = (
@@ -53,7 +59,7 @@ class Publishing:
         self._machine = machine
         self._backlog = backlog
         self._closed = closed
-        self._turns = turns
+        self._call_soon = call_soon
         self._drive = drive
 
     @property
@@ -78,7 +84,7 @@ class Publishing:
     def publish_soon(self) -> None:
         """Publishes if the writer is idle a turn later. The task that waited for the confirmation may append again first: then
         that batch tells the bookies, and costs nothing."""
-        self._turns.soon(self._publish_if_idle, after_woken=True)
+        self._call_soon.soon(self._publish_if_idle, after_woken=True)
 
     def _publish_if_idle(self) -> None:
         is_idle = not self._backlog.in_flight and not self._backlog.gathered and not self._closed.is_set()
@@ -87,8 +93,8 @@ class Publishing:
             self._drive()
 
     def publish(self) -> None:
-        """Has the machine tell the bookies, unless they know; during a change of the ensemble those that stay (C9). The caller
-        drives the machine."""
+        """The machine tells the bookies, unless they know; during a change of the ensemble those that stay (C9). The
+        caller drives the machine."""
         self.awaited_sends = 0
         if self.is_due:
             self.published = self._backlog.confirmed
@@ -143,7 +149,7 @@ class SlowBookies:
         return 0.0 if oldest is None or oldest != channel.oldest_add() else trio.current_time() - since_s
 
     def _behind(self, size_bytes: int) -> list[tuple[int, BookieChannel]]:
-        """The bookies that are behind by more than this, by index. Those that nothing is sent to don't count."""
+        """The bookies that are behind by more than this, by index. Bookies without pending sends don't count."""
         found = []
         for index, bookie_id in enumerate(self._machine.ensemble()):
             channel = self._connections.channel(bookie_id)
@@ -154,7 +160,8 @@ class SlowBookies:
 
 
 class MissingBookies:
-    """Has bookies replaced that failed when there was no other, and finds out when nobody can come back or stand in (B10)."""
+    """Retries replacements for which no spare was available, and finds out when no bookie can return or replace another
+    (B10)."""
 
     def __init__(
         self,
@@ -176,7 +183,7 @@ class MissingBookies:
         self._seen = 0  # the indices that were missing when they were last looked at, as a bit mask
         self._retry_at = 0.0
         self._is_asking = False
-        self._is_leaving = False  # looks for somebody in place of a bookie that drains
+        self._is_leaving = False  # looks for a replacement of a bookie that drains
 
     def look(self) -> None:
         """Looks for replacements some time after bookies went missing, and again and again after that."""
@@ -215,14 +222,14 @@ class MissingBookies:
         machine = self._machine
         is_anybody_there = await self._context.is_anybody_there(machine.ensemble())
         self._is_leaving = False
-        # While the ensemble changes anyway, the next look at who drains comes soon enough.
+        # While the ensemble changes anyway, the next look at draining bookies comes soon enough.
         if is_anybody_there and not machine.is_changing and not self._closed.is_set():
             for index, bookie_id in pairs:
                 machine.bookie_failed(index, bookie_id)
             self._drive()
 
     def ask_who_is_left(self) -> None:
-        """Finds out in the background whether the missing bookies refused for good. Only while entries wait for them."""
+        """Finds out in the background whether the missing bookies refused permanently. Only while entries wait for them."""
         is_stuck = self._machine.missing and self._backlog.unconfirmed and not self._machine.is_changing
         if is_stuck and not self._is_asking and self.nursery is not None and not self._closed.is_set():
             self._is_asking = True
@@ -232,6 +239,9 @@ class MissingBookies:
         machine, backlog = self._machine, self._backlog
         error = await self.refusals.final_error(machine, backlog.unconfirmed)
         self._is_asking = False
+        if self.refusals.asks_again:
+            self.refusals.asks_again = False
+            self._retry_at = trio.current_time()
         # The answer came from elsewhere: meanwhile the entries may have been confirmed, or a change may have begun.
         if error is not None and backlog.unconfirmed and not machine.is_changing and not self._closed.is_set():
             machine.abandon(error)
@@ -247,7 +257,7 @@ class Watching:
         backlog: Backlog,
         closed: trio.Event,
         context: ClientContext,
-        options: ClientOptions,
+        options: ClientTuning,
         observe: Callable[[Event], None],
         ticker: Ticker,
         drive: Callable[[], None],
@@ -255,7 +265,7 @@ class Watching:
         round_s: Callable[[], float],
     ) -> None:
         self.observe = observe
-        self.publishing = Publishing(machine, backlog, closed, context.turns, drive)
+        self.publishing = Publishing(machine, backlog, closed, context.call_soon, drive)
         connections, silence_max_s = context.connections, options.lagging_bookie_timeout_s
         self.slow = SlowBookies(machine, connections, silence_max_s, bookie_failed, round_s)
         retry_after_s = options.bookie_retry_after_s
@@ -288,7 +298,7 @@ class Watching:
         self._start()
 
     def look(self) -> bool:
-        """Does what is due by time: the ticker calls it a few times a second while it returns True."""
+        """Does the timed work: the ticker calls it a few times a second while it returns True."""
         self.is_wanted = not self._closed.is_set() and self._look()
         return self.is_wanted
 

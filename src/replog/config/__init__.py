@@ -22,7 +22,7 @@ from replog.config.checks import (
 from replog.config.client import ClientOptions
 from replog.config.labels import check_labels, fault_of_labels, parse_labels
 from replog.config.loading import ledger_password, load, read_toml
-from replog.config.structuring import Options, structure
+from replog.config.parsing import Options, structure
 from replog.config.urls import BackendURL
 
 __all__ = [

@@ -51,28 +51,10 @@ class BookieOptions(Checked):
         # The largest entry must fit: a bookie with a smaller queue would refuse it as too busy each time.
         at_least(ENTRY_BYTES_MAX),
     )
-    commit_bytes_max: int = option(8 * _MIB, "Bytes that one commit takes at most: one sync for all of them.", positive)
-    commit_inline_when_idle: bool = option(
-        False, "Commit a lone add in the caller's thread: less latency, but the event loop waits for the disk."
-    )
-    answer_bytes_max: int = option(4 * _MIB, "Bytes that one answer to a read holds at most.", positive)
-    long_poll_max_s: float = option(30.0, "How long a query for a later last add confirmed may wait at most.", positive)
-    garbage_collection_interval_s: float = option(
-        600.0, "How often the bookie looks for deleted ledgers (B6).", positive
-    )
     read_only_below_bytes: int = option(
         256 * _MIB,
-        "With fewer free bytes on its disk a bookie takes no new entries, and makes space (B5).",
+        "With fewer free bytes on its disk a bookie takes no new entries, and makes space; with twice as many it does (B5).",
         at_least(0),
-    )
-    writable_above_bytes: int = option(512 * _MIB, "With this many free bytes it takes entries again.", at_least(0))
-    announce_timeout_s: float = option(
-        60.0,
-        "How long a start waits while this bookie is still announced, as it is for a while after it was killed.",
-        positive,
-    )
-    close_timeout_s: float = option(
-        30.0, "How long leaving waits for a disk that does not answer, before it abandons the calls.", positive
     )
 
     repair: str = option(
@@ -83,27 +65,54 @@ class BookieOptions(Checked):
     repair_away_after_s: float = option(
         600.0, "How long a bookie may be away before repairs replace it; a lost one is replaced at once.", at_least(0)
     )
-    repair_interval_s: float = option(
-        600.0, "How often repairs audit all ledgers, besides whenever a bookie comes or goes.", positive
-    )
     repair_placement: str = option("random", "URL of the placement policy by which repairs choose other bookies.")
 
+
+@attrs.frozen(kw_only=True)
+class BookieTuning(BookieOptions):
+    """A bookie's options, and beside them the constants of bookies. No configuration sets these; tests do, to be quick."""
+
+    # A sync of 8 MiB takes as long as the write itself: more gains no throughput, and delays what is in it.
+    commit_bytes_max: int = option(8 * _MIB, "Bytes that one commit takes at most: one sync for all of them.", positive)
+    # One answer in memory for each of many readers. A larger one saves less than a hundredth of the requests.
+    answer_bytes_max: int = option(4 * _MIB, "Bytes that one answer to a read holds at most.", positive)
+    # Clients ask for less. The limit is for those that never come back for the answer.
+    long_poll_max_s: float = option(30.0, "How long a query for a later last add confirmed may wait at most.", positive)
+    # A lone add in the caller's thread has less latency, and its event loop waits for the disk: for the fast disks that it is
+    # done on, less time than two changes of thread take. Not where trio is a guest (`bookie/serving.py`).
+    commit_inline_when_idle: bool = option(False, "Commit a lone add in the caller's thread while the disk is fast.")
+    # Trimming and deleting give space back some minutes later, and `collect_garbage` at once. A look lists all ledgers.
+    garbage_collection_interval_s: float = option(
+        600.0, "How often the bookie looks for deleted ledgers (B6).", positive
+    )
+    # As it is for a while after it was killed. Leases are 10 s by default; with longer ones it is twice the lease.
+    announce_timeout_s: float = option(60.0, "How long a start waits while this bookie is still announced.", positive)
+    # What a disk needs at worst that is not broken: kernels give a command up after 30 s.
+    close_timeout_s: float = option(
+        30.0, "How long leaving waits for a disk that does not answer, before it abandons the calls.", positive
+    )
+    # Whatever matters sooner, a bookie that comes or goes, begins an audit at once.
+    repair_interval_s: float = option(600.0, "How often repairs audit all ledgers.", positive)
+    # Off, a bookie that lost something stays in doubt until it is replaced: for tests of doubt.
     heal: str = option(
         "auto",
-        "`auto`: a bookie that lost something vouches again for ledgers whose records allow it (B8). `off`: it stays in doubt.",
+        "`auto`: a bookie that lost something vouches again for ledgers whose records allow it (B8).",
         _off_or_auto,
     )
+    # It looks at its start, and what it waits for, a record that changes, takes people or a repair minutes.
     heal_interval_s: float = option(
-        60.0, "How often a bookie in doubt looks for such records, besides at its start.", positive
+        60.0, "How often a bookie in doubt looks for records that allow it to vouch.", positive
     )
 
-    def contradictions(self) -> list[str]:
-        """Faults of options that are valid one by one, but not together."""
-        # Between the two limits a bookie stays as it is. With one limit, every
-        # freed file would change its announcement.
-        if self.writable_above_bytes < self.read_only_below_bytes:
-            return [
-                f"writable_above_bytes {self.writable_above_bytes} is less than "
-                f"read_only_below_bytes {self.read_only_below_bytes}"
-            ]
-        return []
+    @property
+    def writable_above_bytes(self) -> int:
+        """With this many free bytes it takes entries again."""
+        # Between the two limits a bookie stays as it is. With one limit, every freed file would change its announcement.
+        return 2 * self.read_only_below_bytes
+
+
+def tuned(options: BookieOptions) -> BookieTuning:
+    """The options with the constants."""
+    if isinstance(options, BookieTuning):
+        return options
+    return BookieTuning(**{each.name: getattr(options, each.name) for each in attrs.fields(BookieOptions)})

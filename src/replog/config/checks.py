@@ -13,7 +13,7 @@ Check = Callable[[Any], str | None]
 
 
 def option(default: Any, doc: str, check: Check | None = None) -> Any:
-    """A field with a default, a line that explains it, and a check that says what is wrong with a value."""
+    """A field with a default, a line that explains it, and a check that reports the fault of a value."""
     return attrs.field(default=default, metadata={"doc": doc, "check": check})
 
 

@@ -33,7 +33,7 @@ def check_labels(texts: Any) -> str | None:
 
 
 def fault_of_labels(labels: Mapping[Any, Any]) -> str | None:
-    """What is wrong with these labels, or None."""
+    """The fault of these labels, or None."""
     if len(labels) > LABELS_MAX:
         return f"{len(labels)} labels are given, and a bookie has at most {LABELS_MAX}"
     for name, value in labels.items():

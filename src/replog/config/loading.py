@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from replog.config.structuring import Options, structure
+from replog.config.parsing import Options, structure
 from replog.errors import ConfigError
 
 _PASSWORD_BYTES_MAX = 64 << 10

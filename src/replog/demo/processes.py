@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from replog.api import connect
-from replog.config import ClientOptions
+from replog.config.client import ClientTuning
 from replog.errors import FencedError, ReplogError
 from replog.hookspecs import EnsembleChanged, Event, LogTakenOver, hookimpl
 from replog.log.log_writer import LogWriter
@@ -36,8 +36,8 @@ _PUSHED_AT_ONCE = 64
 
 @attrs.frozen
 class Task:
-    """What a process is to do. A leader appends the lines of the file `input` until it has appended so many `entries`, or for so
-    many `seconds`, whichever comes first; without both it never ends."""
+    """The work of a process. A leader appends the lines of the file `input` until it has appended so many `entries`, or
+    for so many `seconds`, whichever comes first; without both it never ends."""
 
     name: str
     metastore: str
@@ -48,7 +48,7 @@ class Task:
 
 
 # Options that keep the log busy and few entries in doubt, with deadlines that people can wait for.
-CLIENT = ClientOptions(
+CLIENT = ClientTuning(
     in_flight_bytes_max=1 << 20,
     batch_bytes_max=1 << 18,
     add_timeout_s=SILENCE_MAX_S,
@@ -58,7 +58,7 @@ CLIENT = ClientOptions(
 
 
 def as_payload(entry: bytes) -> str:
-    """An entry as text for a history, whatever its bytes are."""
+    """An entry as text for a history, for any bytes."""
     return entry.decode("latin-1")
 
 
@@ -114,7 +114,7 @@ class Appender:
         return has_all or (seconds is not None and time.monotonic() - self._started_s >= seconds)
 
     async def _push(self, log: LogWriter, line: bytes) -> None:
-        # No two entries are equal, whatever the input is: so each can be told from every other when the log is read back.
+        # No two entries are equal, for any input: so each can be told from every other when the log is read back.
         entry = f"{self._task.name}, {self._pushed + 1}: ".encode() + line
         call = self._history.invoked(as_payload(entry))
         try:
@@ -166,7 +166,7 @@ async def lead(task: Task) -> None:
     registry = Registry({"demo": Observer()})
     async with connect(task.metastore, options=CLIENT, quorum=QUORUM, registry=registry) as client:
         # A call that reaches the metastore: `connect` alone does nothing, and its time would count as recovery.
-        await client.remote_bookies()
+        await client.admin.bookies()
         _say("connected")
         with History(task.history, task.name) as history:
             appender = Appender(task, history)
@@ -188,7 +188,7 @@ async def follow(task: Task) -> None:
     entries = 0
     with History(task.history, task.name) as history:
         async with connect(task.metastore, options=CLIENT) as client:
-            await client.remote_bookies()
+            await client.admin.bookies()
             _say("connected")
             history.reading(None)
             async with client.read_log(LOG_NAME, follow=True) as reader:

@@ -1,4 +1,4 @@
-"""What the demonstration has shown, as data: computed from the histories and from the log as it was read back."""
+"""The results of the demonstration, as data: computed from the histories and from the log as it was read back."""
 
 from __future__ import annotations
 
@@ -55,11 +55,12 @@ class Evidence:
 
 @attrs.frozen
 class Act:
-    """What was noted while an act was played: the leader to whom it happened, and when; and whose rate is shown.
+    """The notes of an act: the leader to which it happened, and the time; and the leader whose rate is shown.
 
-    `takeover_s` has the parts of a takeover, from starting the process to its first confirmed append. `bookie_replaced_s` is the
-    time from a bookie's death until another had its place, `leader_learnt_s` that from a leader's waking until it knew that it
-    is fenced, `entries_in_doubt` the first and the last entry that it named then. `faults` say in words what is wrong."""
+    `takeover_s` has the parts of a takeover, from starting the process to its first confirmed append.
+    `bookie_replaced_s` is the time from a bookie's death until another had its place, `leader_learnt_s` that from a
+    leader's waking until it knew that it is fenced, `entries_in_doubt` the first and the last entry that it named then.
+    `faults` describe each fault in words."""
 
     title: str
     leader: str
@@ -73,7 +74,7 @@ class Act:
 
 
 class Result:
-    """The whole demonstration. `faults` say in words what is wrong: it has passed if there are none."""
+    """The whole demonstration. `faults` describe each fault in words: it has passed if there are none."""
 
     def __init__(self, acts: Sequence[Act], evidence: Evidence, findings: Sequence[Finding]) -> None:
         self._acts = acts

@@ -16,8 +16,7 @@ from rich.console import Console
 from replog.api import connect
 from replog.cli.cluster.members import Plan, local_cluster
 from replog.cli.ending import InterruptedBySignal
-from replog.demo.actors import SILENCE_S, DemoFailedError, acting
-from replog.demo.acts import Stage, kill_bookie, kill_leader, stop_leader
+from replog.demo.acts import SILENCE_S, DemoFailedError, Stage, acting, kill_bookie, kill_leader, stop_leader
 from replog.demo.processes import CLIENT, LOG_NAME, SILENCE_MAX_S, Task, as_payload
 from replog.demo.results import Act, Evidence, Result
 from replog.demo.view import View, show_result
@@ -25,7 +24,7 @@ from replog.errors import ConfigError
 from replog.protocol.model import Position
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.temporary import temporary_directory
-from replog.testing import judge, read_histories
+from replog.testing import check_history, read_histories
 
 ENTRIES_MAX = 50_000  # before each accident: the checker has all of them in memory
 INPUT_BYTES_MAX = 16 << 20
@@ -34,8 +33,8 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @attrs.frozen
 class Settings:
-    """What was asked for. `input` is a path, "-" for standard input, or None for the standard library's sources; `keep` is a new
-    or empty directory that stays."""
+    """The options of a run. `input` is a path, "-" for standard input, or None for the standard library's sources;
+    `keep` is a new or empty directory that stays."""
 
     entries: int
     seconds: float | None
@@ -117,7 +116,7 @@ async def read_back(metastore: str) -> list[tuple[Position, str]]:
 
 def _judge(directory: Path, acts: tuple[Act, ...], final: list[tuple[Position, str]]) -> Result:
     events = read_histories(sorted(directory.glob("*.history")))
-    return Result(acts, Evidence(events, final), judge(events, final))
+    return Result(acts, Evidence(events, final), check_history(events, final))
 
 
 def _prepare_input(source: str | None, directory: Path) -> Path:

@@ -1,4 +1,5 @@
-"""What people see: steps as they are done, a live line in a terminal or plain lines anywhere else, and the tables at the end."""
+"""The output for people: steps as they are done, a live line in a terminal or plain lines anywhere else, and the tables
+at the end."""
 
 from __future__ import annotations
 

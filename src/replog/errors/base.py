@@ -1,4 +1,4 @@
-"""The base classes of all errors, and those of who uses replog wrongly: its configuration, its verbs, its event loops."""
+"""The base classes of all errors, and the errors of wrong use: of configuration, verbs and event loops."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ConfigError(ReplogError):
 
 
 class CompressionUnavailableError(ConfigError):
-    """Compressed entries were to be written or read where the package for that is not installed. Retry: after installing
-    `replog[zstd]`. Outcome: not written; what cannot be read here is not lost."""
+    """Compressed entries were to be written or read where the package for that is not installed. Retry: after
+    installing `replog[zstd]`. Outcome: not written; entries that cannot be read here are not lost."""
 
 
 class PluginNotFoundError(ConfigError):
@@ -41,12 +41,13 @@ class PositionError(ConfigError, ValueError):
 
 
 class WrongEventLoopError(ReplogError):
-    """A verb was called under another event loop than its own: one of trio's under asyncio, one of `replog.aio` under trio, or in
-    another loop than the one that its client was opened in. Retry: no, mend it. Outcome: not written, nothing was touched."""
+    """A verb was called under another event loop than its own: one of trio's under asyncio, one of `replog.aio` under
+    trio, or in another loop than the one that its client was opened in. Retry: no, correct it. Outcome: not written,
+    nothing was touched."""
 
 
 class OwnThreadError(ReplogError):
-    """A verb of `replog.blocking` was called in a thread of replog's own, by a finalizer, a logging handler or an observer, where
+    """A verb of `replog.blocking` was called in a thread of replog's own, by a finalizer or an observer, where
     it would wait for itself. Retry: in a thread of the program's. Outcome: not written."""
 
 
@@ -56,8 +57,8 @@ class NotPicklableError(ReplogError, TypeError):
 
 
 class ClosedError(ReplogError):
-    """A client, writer or reader of `replog.aio` or `replog.blocking` was used after it was left. Retry: no, open another one.
-    Outcome: not written, or unknown for what was under way when it was left."""
+    """A client, writer or reader of `replog.aio` or `replog.blocking` was used after it was left. Retry: no, open
+    another one. Outcome: not written, or unknown for calls under way when it was left."""
 
 
 class WouldBlockError(ReplogError):

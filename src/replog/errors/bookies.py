@@ -1,4 +1,4 @@
-"""Errors about bookies: too few, unreachable, refusing; back-ups of what they hold."""
+"""Errors about bookies: too few, unreachable, refusing; back-ups of their entries."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ class LossNotAcceptedError(ReplogError):
 
 
 class AuthenticationError(ReplogError):
-    """Authentication failed: of a client to a bookie, or of a bookie to a client. Raised by authenticators; what
-    connects raises `BookieRefusedError` with the same words. `detail` is for the log of who judged, and told to nobody else.
-    Retry: no, mend the credentials. Outcome: not written."""
+    """Authentication failed: of a client to a bookie, or of a bookie to a client. Raised by authenticators; connections
+    raise `BookieRefusedError` with the same words. `detail` is for the log of the checking side only. Retry: no,
+    correct the credentials. Outcome: not written."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)

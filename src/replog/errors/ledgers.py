@@ -52,7 +52,7 @@ class LedgerDeletedError(FencedError, LedgerNotFoundError):
 
 
 class LedgerFinishedError(LedgerError):
-    """The ledger was finished: nobody can take it over. Retry: no, create another ledger. Outcome: not written."""
+    """The ledger was finished: no client can take it over. Retry: no, create another ledger. Outcome: not written."""
 
 
 class LedgerTrimmedError(LedgerError):
@@ -64,8 +64,9 @@ class LedgerTrimmedError(LedgerError):
 
 
 class LedgerRolledBackError(LedgerError):
-    """The metadata is older than what bookies know, as after a restore from an old back-up (T1); `term` is the highest that is
-    known. Retry: no; an operator raises the term, if nothing newer is left. Outcome: unknown for what was under way."""
+    """The metadata is older than what bookies know, as after a restore from an old back-up (T1); `term` is the highest
+    that is known. Retry: no; an operator raises the term, if nothing newer is left. Outcome: unknown for entries under
+    way."""
 
     def __init__(self, ledger_id: int, message: str, term: int) -> None:
         super().__init__(ledger_id, message)
@@ -73,17 +74,17 @@ class LedgerRolledBackError(LedgerError):
 
 
 class LedgerRecordLostError(LedgerError):
-    """The metastore no longer has the record of the ledger that this client writes, or has an older one: it was emptied, or went
-    back (W9). `confirmed` are the entries that were confirmed since the record was last seen to be right: perhaps nobody can read
-    them. Retry: once the right metastore is back; of a log, by taking it over again. Outcome: unknown for `confirmed` and
-    `unconfirmed`."""
+    """The metastore no longer has the record of the ledger that this client writes, or has an older one: it was
+    emptied, or went back (W9). `confirmed` are the entries that were confirmed since the record was last seen to be
+    right: perhaps no reader can read them. Retry: once the right metastore is back; of a log, by taking it over again.
+    Outcome: unknown for `confirmed` and `unconfirmed`."""
 
     def __init__(self, ledger_id: int, message: str, confirmed: range = range(0)) -> None:
         unreadable = f"entries {confirmed[0]} to {confirmed[-1]} were confirmed since" if confirmed else "no entry was"
         super().__init__(
             ledger_id,
-            f"{message}. Since the record was last seen to be right, {unreadable}: perhaps nobody can read them. Put the right "
-            "metastore back",
+            f"{message}. Since the record was last seen to be right, {unreadable}: perhaps no reader can read them. Put the "
+            "right metastore back",
         )
         self.confirmed = confirmed
         self.unconfirmed: range = range(0)
@@ -128,12 +129,13 @@ class LedgerRefusedError(LedgerError):
 
 
 class WriteQuorumError(LedgerError, TransientError):
-    """Bookies still lack copies after `write_quorum_timeout_s`, of a ledger whose write quorum is guaranteed (W8). `lacking` says
-    by bookie what it lacks, and why it does not get it.
+    """Bookies still lack copies after 20 seconds, of a ledger whose write quorum is guaranteed (W8).
+    `lacking` has the missing copies of each bookie, and the reasons.
 
-    Retry: when the bookies are back or there are others: close, roll or take over; `recover_ledger` for a closed ledger.
-    Outcome: written. What raised this was done before: the ledger is closed at `last_entry_id`, or that is None, and its fragment
-    was rolled or its term opened. Every confirmed entry is at its ack quorum, and only copies are missing."""
+    Retry: when the bookies are back or there are others: close, roll or take over; `recover_ledger` for a closed
+    ledger. Outcome: written. The call that raised this has happened: the ledger is closed at `last_entry_id`, or that
+    is None, and its fragment was rolled or its term opened. Every confirmed entry is at its ack quorum, and only copies
+    are missing."""
 
     def __init__(self, ledger_id: int, message: str, lacking: Mapping[str, str], last_entry_id: int | None) -> None:
         super().__init__(ledger_id, message)

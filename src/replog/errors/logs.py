@@ -100,14 +100,14 @@ class DuplicateError(LogError):
 class ProducersFullError(LogError):
     """The log remembers as many producers as it can, and this `producer` is new. Has `oldest`, some that were silent for longest.
 
-    Retry: after an operator has retired some (`replog log producers`, `Client.retire_producers`); or use names that stay, one for
-    each place that entries come from. Outcome: not written."""
+    Retry: after an operator has retired some (`replog log producers`, `client.jobs.retire_producers`); or use names that stay,
+    one for each place that entries come from. Outcome: not written."""
 
     def __init__(self, log_name: str, producer: str, producers_max: int, oldest: Sequence[str]) -> None:
         super().__init__(
             log_name,
             f"it remembers {producers_max} producers, and {producer!r} is new: nothing was written. Use names that stay the same "
-            f"when a producer starts again, rather than new ones; or retire those that nobody repeats any more, by "
+            f"when a producer starts again, rather than new ones; or retire those that are not repeated any more, by "
             f"`replog log producers {log_name} --retire`: silent for longest are {', '.join(map(repr, oldest))}",
         )
         self.producer = producer
@@ -144,9 +144,9 @@ class CursorLostError(CursorError):
 
 
 class TrimBlockedError(CursorError):
-    """A log was not trimmed as far as was asked for, because a cursor still needs what would go. Has `needed_from`, the first
-    position that the cursor has not committed, and `begins_at`, where the log begins now. Retry: once the cursor has committed
-    more, or was moved or deleted. Outcome: what is before `begins_at` was trimmed, and nothing else."""
+    """A log was not trimmed as far as was asked for, because a cursor still needs what would go. Has `needed_from`, the
+    first position that the cursor has not committed, and `begins_at`, where the log begins now. Retry: once the cursor
+    has committed more, or was moved or deleted. Outcome: segments before `begins_at` were trimmed, and nothing else."""
 
     def __init__(self, log_name: str, cursor_name: str, message: str, needed_from: object, begins_at: object) -> None:
         super().__init__(log_name, cursor_name, message)

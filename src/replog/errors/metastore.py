@@ -18,6 +18,11 @@ class MetastoreUncertainError(MetastoreError, TransientError):
     """A change was sent and its answer lost (M1). Retry: only after reading back. Outcome: unknown."""
 
 
+class MetastoreFullError(MetastoreError):
+    """The metastore has no space for a change: its disk is full, or its own limit is reached. Reads go on. Retry: after space was
+    made. Outcome: not written."""
+
+
 class MetastoreCorruptError(MetastoreError):
     """A record has an unknown format or does not parse. Names the key. Retry: no. Outcome: not written."""
 
@@ -45,7 +50,7 @@ class KeyNotFoundError(MetastoreKeyError):
 
 
 class VersionConflictError(MetastoreKeyError):
-    """The key has another version than expected: somebody else changed it. Retry: after rereading. Outcome: not written."""
+    """The key has another version than expected: another client changed it. Retry: after rereading. Outcome: not written."""
 
     def __init__(self, key: str, expected: int, actual: int | None = None) -> None:
         found = "another" if actual is None else str(actual)

@@ -1,4 +1,4 @@
-"""Errors of who breaks the protocol."""
+"""Errors of a peer that breaks the protocol."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class RemoteProtocolError(ProtocolError):
 
 
 class EnvelopeError(RemoteProtocolError):
-    """A stored entry is marked as an envelope (key, headers, id), and its bytes are none: the program that wrote it was broken or
-    hostile, or is newer than this replog. Retry: no, every copy has these bytes; what follows can be read. Outcome: nothing was
-    written."""
+    """A stored entry is marked as an envelope (key, headers, id), and its bytes are none: the program that wrote it was
+    broken or hostile, or is newer than this replog. Retry: no, every copy has these bytes; later entries can be read.
+    Outcome: nothing was written."""
 
 
 class BookieAnswerError(BookieError, RemoteProtocolError):

@@ -6,7 +6,7 @@ from replog.errors.base import ReplogError
 
 
 class StorageError(ReplogError):
-    """A bookie's storage failed. Has `hint`, what to do. Retry: as the hint says. Outcome: unknown for what was under way."""
+    """A bookie's storage failed. Has `hint`, the remedy. Retry: as the hint says. Outcome: unknown for calls under way."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}. {hint}" if hint else message)
@@ -14,12 +14,11 @@ class StorageError(ReplogError):
 
 
 class StorageFailedError(StorageError):
-    """A write or a sync failed: the storage has stopped for good (B1). Retry: restart the bookie. Outcome: unknown."""
+    """A write or a sync failed: the storage has stopped permanently (B1). Retry: restart the bookie. Outcome: unknown."""
 
 
 class StorageUncertainError(StorageError):
-    """What was asked for may be there, but cannot be read: damage or an I/O error (R4). Never means absence.
-    Retry: another bookie."""
+    """The entry may exist, but cannot be read: damage or an I/O error (R4). Never means absence. Retry: another bookie."""
 
 
 class StorageFullError(StorageError):
@@ -31,7 +30,10 @@ class StorageDamagedError(StorageError):
 
 
 class StorageInUseError(StorageError):
-    """Another process has this directory open, or serves a copy of it. Retry: when it is gone. Outcome: not written."""
+    """Another process has this directory open, or serves a copy of it. Retry: when it is gone, or by connecting to it, if `hint`
+    names where it listens. Outcome: not written."""
+
+    lock: str | None = None  # the name of the lock that the other one holds, as bookies announce it
 
 
 class StorageIdentityError(StorageError):

@@ -25,11 +25,13 @@ _LEDGER_S = 0.01  # for each ledger that has to be checked, beyond the time limi
 
 @attrs.frozen
 class AppendedLedgers:
-    """The result of `Client.append_ledgers`. `is_new` is False if the transaction was committed before: then nothing was changed.
-    It may be True for two clients that add the same ledgers at the same time, if the answer to one's change was lost, or a leader
-    was asked: both find the ledgers in the log, whose record does not say who added them. They are in it once.
-    `segments` are the ledgers' segments, in order, and `first` is their first position; () and None if there were no ledgers,
-    or nothing was changed."""
+    """The result of `jobs.append_ledgers`. `segments` are the ledgers' segments, in order, and `first` is their first
+    position; () and None if there were no ledgers, or nothing was changed.
+
+    `is_new` is False if the transaction was committed before: then nothing was changed. It may also be False for a call that
+    made the change itself, if the answer was lost and the change can no longer be seen. It may be True for two clients that add
+    the same ledgers at the same time, if the answer to one's change was lost, or a leader was asked: both find the ledgers in
+    the log, whose record does not name their adder. They are in it once."""
 
     is_new: bool
     first: Position | None
@@ -43,7 +45,7 @@ def addition(
     job: str,
     custom: Mapping[str, str] | None,
 ) -> Addition:
-    """Checks the arguments of `Client.append_ledgers`. Raises `ConfigError` for invalid ones."""
+    """Checks the arguments of `Client.jobs.append_ledgers`. Raises `ConfigError` for invalid ones."""
     log_key_path(name)
     given: object = ledger_ids
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -75,11 +77,11 @@ def _transaction(transaction: tuple[str, int]) -> Transaction:
 async def retire(
     name: str, transaction_ids: Iterable[str], older_than_s: float | None, ledgers: Ledgers, driver: LogDriver
 ) -> list[str]:
-    """Makes a log forget transactions; returns their ids. Raises as `Client.retire_transactions`."""
+    """Makes a log forget transactions; returns their ids. Raises as `Client.jobs.retire_transactions`."""
     log_key_path(name)
     ids = names_in("transaction_ids", transaction_ids)
     before_ms = await time_ms_before(older_than_s, name, ledgers, driver.records)
-    machine = LogRetiring(name, frozenset(ids), before_ms, ledgers.chance.token())
+    machine = LogRetiring(name, frozenset(ids), before_ms, ledgers.entropy.token())
     machine.start()
     await driver.drive(machine, NO_WRITERS, b"")
     return list(machine.retired)
@@ -95,26 +97,26 @@ async def append(
     *,
     makes_log: bool | Claim = False,
 ) -> AppendedLedgers:
-    """Adds the ledgers. Raises as `Client.append_ledgers`; with `makes_log` also `ConfigError` if there is such a log. With a
+    """Adds the ledgers. Raises as `jobs.append_ledgers`; with `makes_log` also `ConfigError` if there is such a log. With a
     `Claim` for that, it makes the log of any number of ledgers: see `LogAppending`."""
     check_password(password)
     check_seconds("patience_s", patience_s)
     machine = LogAppending(
         name,
         wanted,
-        ledgers.chance.token(),
-        ledgers.chance.time_ms(),
+        ledgers.entropy.token(),
+        ledgers.entropy.time_ms(),
         driver.records.page_segments,
         is_new_unbounded=ledgers.options.log_ledgers == UNBOUNDED,
         asks_leader=patience_s > 0,
         makes_log=makes_log,
     )
     machine.start()
-    # A job may hand in thousands of ledgers, and each is read: a fixed limit would make a large commit impossible for good.
+    # A job may hand in thousands of ledgers, and each is read: a fixed limit would make a large commit impossible.
     timeout_s = ledgers.options.takeover_timeout_s + patience_s + _LEDGER_S * len(wanted.ledger_ids)
     with trio.move_on_after(timeout_s):
         await driver.drive(machine, NO_WRITERS, password, patience_s)
-    # What the log names is added, even if nobody could close the ledgers before it in time.
+    # Ledgers that the log names are added, even if no client could close the ledgers before them in time.
     if not machine.is_done and not machine.is_added:
         problem = f"{len(wanted.ledger_ids)} ledgers were not added within {timeout_s:g} s: others keep winning"
         # A repetition with the same transaction finds out, and changes nothing if the first one succeeded.

@@ -7,9 +7,9 @@ it. Sweeps set `condemned`, permanently.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 import attrs
-import trio
 
 from replog.client.job_records import JOB_KEY as JOB_KEY
 from replog.client.job_records import LOG_KEY as LOG_KEY
@@ -19,10 +19,8 @@ from replog.errors import (
     JobAbandonedError,
     LedgerNotFoundError,
     LedgerRefusedError,
-    MetastoreUncertainError,
     TooManyLedgersError,
     UnauthorizedError,
-    VersionConflictError,
 )
 from replog.protocol.contents import Contents, Known
 from replog.protocol.log_effects import CheckLedgers
@@ -32,7 +30,7 @@ from replog.runtime.keys import VALUE_BYTES_MAX
 from replog.runtime.nursery import for_each
 
 CONDEMNED_KEY = "condemned"
-# Why ledgers may not be added to a log, whoever looks; anything else may be another answer the next time
+# The permanent reasons why ledgers may not be added to a log; others may change the next time
 REFUSALS = (LedgerNotFoundError, LedgerRefusedError, JobAbandonedError, TooManyLedgersError, UnauthorizedError)
 AT_ONCE = 32
 _RESERVED_BYTES = 4096  # of a record: for its token, and for the next change
@@ -115,20 +113,16 @@ def _check_size(log: LogMetadata, added: int) -> None:
 async def condemn(ledger_ids: Sequence[int], ledgers: Ledgers) -> None:
     """Marks the ledgers' records. Raises `MetastoreError`: then some may be condemned, and others not."""
 
+    records = ledgers.records
+
+    async def condemned(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        if CONDEMNED_KEY in metadata.custom:
+            return None
+        custom = {**metadata.custom, CONDEMNED_KEY: ledgers.entropy.token(8)}
+        return attrs.evolve(metadata, custom=custom, revision=metadata.revision + 1)
+
     async def mark(ledger_id: int) -> None:
-        deadline = trio.current_time() + ledgers.records.timeout_s
-        while True:
-            try:
-                metadata, version = await ledgers.records.get(ledger_id)
-                if CONDEMNED_KEY in metadata.custom:
-                    return
-                custom = {**metadata.custom, CONDEMNED_KEY: ledgers.chance.token(8)}
-                marked = attrs.evolve(metadata, custom=custom, revision=metadata.revision + 1)
-                await ledgers.records.put(marked, version)
-                return
-            except LedgerNotFoundError:
-                return  # another client has deleted it
-            except (VersionConflictError, MetastoreUncertainError) as error:
-                await ledgers.records.pause(deadline, error)  # reading it again shows whether it was written
+        with suppress(LedgerNotFoundError):  # another client has deleted it
+            await records.edit(f"changing ledger {ledger_id}", lambda: records.get(ledger_id), condemned, records.put)
 
     await for_each(mark, ledger_ids, AT_ONCE)

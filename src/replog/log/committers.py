@@ -1,4 +1,5 @@
-"""A log's leader for committers: it announces itself, and watches the log's record for their requests (L10).
+"""A log's leader for committers: it announces itself, and watches the log's record for their requests (L10), and for another
+leader's takeover, of which one that appends nothing would not hear otherwise (L5).
 
 The announcement is advice, and so is its absence (M3): a committer that finds none takes the log over, as it does if
 its request is not answered. It looks twice, because a leader appends before it is announced. Between requests this costs what
@@ -19,7 +20,8 @@ _AGAIN_S = 5.0
 
 
 async def answer_committers(name: str, ledgers: Ledgers, driver: LogDriver, rolling: Rolling) -> None:
-    """Announces the leader of a log, and has it roll whenever the log's record has a request: until it has ended.
+    """Announces the leader of a log, and has it roll whenever the log's record has a request: until it has ended. Ends it when
+    the record is another leader's.
 
     Goes on while rolls or the metastore fail: then committers depose the leader, and nothing else is different."""
     while True:
@@ -31,7 +33,7 @@ async def answer_committers(name: str, ledgers: Ledgers, driver: LogDriver, roll
 
 
 async def _announced(name: str, ledgers: Ledgers, driver: LogDriver, rolling: Rolling) -> None:
-    metastore, token = ledgers.records.metastore, ledgers.chance.token(8)
+    metastore, token = ledgers.records.metastore, ledgers.entropy.token(8)
     own: int | None = None  # the version that this leader wrote last, as far as it was looked at
     version: int | None = None  # the one that was seen last
     is_asked = False
@@ -45,6 +47,9 @@ async def _announced(name: str, ledgers: Ledgers, driver: LogDriver, rolling: Ro
                 await metastore.wait_changed(log_key_path(name), version)
                 if rolling.version == own:
                     head, version = await driver.records.head(name)
+                    # Another look at the own version: a roll may have ended while the record was read.
+                    if head is not None and rolling.version == own and rolling.heed(head):
+                        return  # deposed
                     is_asked = head is not None and bool(head.requests)
             elif await rolling.roll():
                 own = None

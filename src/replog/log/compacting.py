@@ -2,12 +2,14 @@
 
 Rules:
 
-- It reads what was known to be confirmed when it began, twice: for the last position of each key, then for what is kept. It
-  deposes nobody and changes nothing in the log that it reads; what is appended meanwhile is left out.
-- An entry without a key is kept: nothing says that it is obsolete. A tombstone is not: the new log has no value that it ends.
-- What is kept stays in its order, with its key, headers and time.
-- The new log exists with one change of its record, whole, or not at all. Ledgers of a compaction that failed belong to a job that
-  is given up: they are deleted at once if that can be done in a few seconds, and else by the next sweep.
+- It reads the entries that were known to be confirmed when it began, twice: for the last position of each key, then for
+  the kept ones. It deposes no writer and changes nothing in the log that it reads; entries appended meanwhile are left
+  out.
+- An entry without a key is kept: nothing says that it is obsolete. A tombstone is not: the new log has no value that it
+  ends.
+- Kept entries stay in their order, with their keys, headers and times.
+- The new log exists with one change of its record, whole, or not at all. Ledgers of a compaction that failed belong to
+  a job that is given up: they are deleted at once if that can be done in a few seconds, and else by the next sweep.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from replog.client.ledgers import Ledgers, check_password
 from replog.errors import ConfigError, ReplogError, TrimmedError
 from replog.log import appending, sweeping
 from replog.log.log_driver import LogDriver
-from replog.log.log_reader import LogReader
+from replog.log.log_reader import LogReader, started
 from replog.log.log_records import LogRecords
 from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.batch import Payloads
@@ -37,7 +39,9 @@ _GIVING_UP_S = 5.0
 
 @attrs.frozen
 class CompactedLog:
-    """The result of `Client.compact_log`: what was read, up to `through` (None if there was nothing), and what was kept of it."""
+    """The result of `Client.compact_log`: how many entries were read and kept, and how many different `keys` were read.
+
+    `through` is the last position that was read; None if there was none. The new log lacks what follows it in the first log."""
 
     name: str
     into: str
@@ -81,7 +85,7 @@ class LogCompaction:
         """Compacts. Raises as `Client.compact_log`."""
         await self._check_is_new()
         await self._find_last()
-        job = f"compact-{self._ledgers.chance.token(8)}"
+        job = f"compact-{self._ledgers.entropy.token(8)}"
         is_done = False
         try:
             ledger_ids = await self._write(job)
@@ -115,11 +119,11 @@ class LogCompaction:
 
     async def _reader(self) -> LogReader:
         reader = LogReader(self._name, self._ledgers, self._logs, self._password, None, follow=False)
-        await reader.start()
+        await started(reader)
         return reader
 
     async def _write(self, job: str) -> list[int]:
-        """Writes what is kept into ledgers of this job; returns their ids."""
+        """Writes the kept entries into ledgers of this job; returns their ids."""
         roll_bytes = self._ledgers.options.roll_bytes or _ROLL_BYTES
         ledger_ids: list[int] = []
         read_entries = 0

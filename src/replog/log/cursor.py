@@ -2,11 +2,12 @@
 
 Rules:
 
-- A commit covers what iteration has *returned*, never what was fetched: a worker that dies repeats, and skips nothing.
-- One CAS is under way at a time. Commits that wait for it share the next one, which writes the newest position. So any number of
-  commits costs the metastore no more than it does at once.
-- A position only rises; `Client.move_cursor` is the way back. It never rises beyond the log's end: a position that this reader
-  has not returned is looked up first.
+- A commit covers entries that iteration has *returned*, never merely fetched ones: a worker that dies repeats, and
+  skips nothing.
+- One CAS is under way at a time. Commits that wait for it share the next one, which writes the newest position. So any
+  number of commits costs the metastore no more than it does at once.
+- A position only rises; `Client.cursors.move` is the way back. It never rises beyond the log's end: a position that
+  this reader has not returned is looked up first.
 - Once the cursor is known to be lost, every verb raises that.
 """
 
@@ -24,13 +25,14 @@ from replog.log.log_summaries import CursorLag, LogSummaries
 from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.model import Position
 
-COMMIT_INTERVAL_S = 0.1  # between the writes of what `commit_nowait` notes
+COMMIT_INTERVAL_S = 0.1  # between the writes of commits that `commit_nowait` notes
 
 
 class Cursor(trio.abc.ReceiveChannel[Record]):
     """Reads a log on from where its cursor is, and commits. Made by `Client.cursor`; iterate it, or its `batches()`.
 
-    Cancelling a wait loses nothing. Raises as `LogReader` does, and `CursorLostError`."""
+    A worker that dies repeats what it has not committed, and skips nothing. Raises as `LogReader` does, and `CursorLostError`
+    once another client has the cursor. Cancelling a wait loses nothing."""
 
     def __init__(self, catalog: CursorCatalog, held: HeldCursor, reader: LogReader, logs: LogSummaries) -> None:
         self._catalog = catalog
@@ -72,8 +74,9 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
         return self._held.record.begins_at
 
     async def lag(self) -> CursorLag:
-        """How much of the log is behind the last commit. What bookies can't say now is None. Raises `LogNotFoundError`,
-        `MetastoreError`."""
+        """How much of the log is behind the last commit. Closed segments cost no read of a bookie.
+
+        Fields that bookies cannot answer now are None. Raises `LogNotFoundError`, `MetastoreError`."""
         return await self._logs.lag_of(self._held.record)
 
     # -- reading --------------------------------------------------------------------------------------------------------
@@ -105,7 +108,7 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
         return batch
 
     def receive_batch_nowait(self) -> RecordBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+        """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
         self._check_held()
         batch = self._reader.receive_batch_nowait()
         self._returned = batch.last_position
@@ -134,11 +137,12 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
             raise
 
     def commit_nowait(self, position: Position | str | None = None) -> None:
-        """As `commit`, but returns at once: it is written soon, together with all that come within a tenth of a second, and at
+        """Commits without blocking: the commit is written soon, together with all within a tenth of a second, and at
         the latest when the cursor's block is left without error. Thousands a second cost the metastore a few writes.
 
-        Raises `CursorLostError` once that is known; then what was noted since the last write is not written. `PositionError` for
-        a position behind the last record that was returned: only `commit` can find out whether the log has it."""
+        Raises `CursorLostError` once that is known; then commits noted since the last write are not written.
+        `PositionError` for a position behind the last record that was returned: only `commit` can find out whether the
+        log has it."""
         given = self._returned if position is None else Position.parse(position)
         if given is not None and not self._is_known(given):
             self._check_held()
@@ -150,7 +154,7 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
             self._is_wanted.set()
 
     def _is_known(self, position: Position) -> bool:
-        """True if the log certainly has it: it was returned, or is before what is committed or noted."""
+        """True if the log certainly has it: it was returned, or is before a committed or noted position."""
         return position < self._wanted or (self._returned is not None and position <= self._returned)
 
     def _note(self, last: Position | None) -> Position:
@@ -171,12 +175,13 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
             raise
 
     async def flush(self) -> None:
-        """Writes what was noted and is not written yet. Raises as `commit` does, but a loss that was raised before only once."""
+        """Writes noted commits that are not written yet. Raises as `commit` does, but a loss that was raised before
+        only once."""
         if not self._is_loss_told:
             async with self._writing:
                 await self._write(self._wanted)
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Writes what `commit_nowait` notes, until cancelled, or the cursor is lost."""
         while self._lost is None:
             await self._is_wanted.wait()
@@ -201,7 +206,7 @@ class Cursor(trio.abc.ReceiveChannel[Record]):
     # -- ending -----------------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Ends the reading. What was committed stays. Idempotent."""
+        """Ends the reading. Commits stay. Idempotent."""
         await self._reader.aclose()
 
     async def __aenter__(self) -> Self:

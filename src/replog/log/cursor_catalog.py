@@ -3,14 +3,18 @@
 The log's record names its cursors, each with an id that is unique permanently. A cursor's own record is below its id, so that
 thousands of commits touch neither the log's record nor another cursor. Rules:
 
-- A cursor exists if and only if the log's record names it. So creating one conflicts with a trim, and a deleted log has none.
-- The id is named before the record exists. So a record whose id is not named never will be, and may be deleted at any time.
-- Before one is created, such records are deleted: the worker of a cursor whose deletion was cut short never commits beside the
-  worker of a new one with its name.
-- A trim reads the cursors *after* the log's record, and cuts that record by CAS. So what it has read can only have moved forward:
-  who moves a cursor back changes the log's record afterwards, and finds out whether a trim was faster.
+- A cursor exists if and only if the log's record names it. So creating one conflicts with a trim, and a deleted log has
+  none.
+- The id is named before the record exists. So a record whose id is not named never will be, and may be deleted at any
+  time.
+- Before one is created, such records are deleted: the worker of a cursor whose deletion was cut short never commits
+  beside the worker of a new one with its name.
+- A trim reads the cursors *after* the log's record, and cuts that record by CAS. So the positions that it has read can
+  only have moved forward: a client that moves a cursor back changes the log's record afterwards, and finds out whether
+  a trim was faster.
 - A cursor behind the last entry that was trimmed goes on where the log begins: the log's record says where that is.
-- Each acquisition and each move raises the cursor's term by CAS, and a commit is a CAS in its own term. Leases are advice (M3).
+- Each acquisition and each move raises the cursor's term by CAS, and a commit is a CAS in its own term. Leases are
+  advice (M3).
 """
 
 from __future__ import annotations
@@ -102,7 +106,7 @@ class CursorCatalog:
 
         Raises `TrimmedError`, `PositionError`, `LogNotFoundError`, `ConfigError`, `MetastoreError`."""
         cursor_election_key_path(log_name, name)
-        cursor_id = self._ledgers.chance.token()
+        cursor_id = self._ledgers.entropy.token()
 
         async def add(head: LogMetadata) -> LogMetadata | None:
             if _named(head, name) is not None:
@@ -131,7 +135,7 @@ class CursorCatalog:
             held = await self._raise_term(log_name, cursor, owner, None)
             if await self._is_named(log_name, cursor):
                 return held
-            # It was deleted in between, maybe before this wrote its record, which nobody would miss.
+            # It was deleted in between, maybe before this wrote its record, which is not needed then.
             await self._forget(log_name, cursor)
 
     async def _raise_term(self, log_name: str, cursor: LogCursor, owner: str, to: Position | None) -> HeldCursor:
@@ -145,17 +149,12 @@ class CursorCatalog:
     async def _write(self, record: CursorRecord, cursor: LogCursor, version: int | None) -> HeldCursor | None:
         """Writes a cursor's record by CAS, or creates it; None if another client was faster."""
         key = log_cursor_key_path(record.log_name, cursor.cursor_id)
-        record = attrs.evolve(record, token=self._ledgers.chance.token())
+        record = attrs.evolve(record, token=self._ledgers.entropy.token())
         value = encode(record)
         deadline = trio.current_time() + self._store.timeout_s
-        metastore = self._store.metastore
         while True:
             try:
-                if version is None:
-                    written = await self._store.persist(f"creating {key}", lambda: metastore.create(key, value))
-                else:
-                    written = await self._store.persist(f"changing {key}", lambda: metastore.put(key, value, version))
-                return HeldCursor(cursor, record, written)
+                return HeldCursor(cursor, record, await self._store.write(key, value, version))
             except KeyNotFoundError:
                 return None
             except (VersionConflictError, KeyExistsError, MetastoreUncertainError) as error:
@@ -172,7 +171,7 @@ class CursorCatalog:
     async def commit(self, held: HeldCursor, begins_at: Position) -> HeldCursor:
         """Writes how far a held cursor has come. Raises `CursorLostError` if its term was raised since, or it was deleted;
         `MetastoreError`: then it is written or not, and committing again is harmless."""
-        now_ms = self._ledgers.chance.time_ms()
+        now_ms = self._ledgers.entropy.time_ms()
         while True:
             record = attrs.evolve(held.record, begins_at=begins_at, committed_at_ms=now_ms)
             written = await self._write(record, held.cursor, held.version)
@@ -235,8 +234,8 @@ class CursorCatalog:
         await self._forget(log_name, cursor)
 
     async def _check_held(self, head: LogMetadata, name: str, place: Position) -> None:
-        """Raises `PositionError` if this is behind the end of a closed segment. Where an open one will end, nobody knows yet."""
-        # Of one that was trimmed meanwhile nobody knows it either: the change of the log's record finds that out.
+        """Raises `PositionError` if this is behind the end of a closed segment. The end of an open one is not known yet."""
+        # The end of one that was trimmed meanwhile is not known either: the change of the log's record finds that out.
         entries = await self._logs.entries_in(head, place.segment) if place.entry else None
         if entries is not None and place.entry > entries:
             raise PositionError(

@@ -13,7 +13,7 @@ from replog.client.ledgers import Ledgers, check_password
 from replog.errors import TrimmedError
 from replog.log.cursor import Cursor
 from replog.log.cursor_catalog import CursorCatalog, HeldCursor
-from replog.log.log_reader import LogReader
+from replog.log.log_reader import LogReader, started
 from replog.log.log_records import LogRecords
 from replog.log.log_summaries import LogSummaries
 from replog.protocol.model import Position
@@ -46,7 +46,7 @@ async def opened(
     check_password(options.password)
     if options.follow:
         # As other followers do, it waits for a log that is not there yet.
-        await LogReader(log_name, ledgers, logs, options.password, None, follow=True).start()
+        await started(LogReader(log_name, ledgers, logs, options.password, None, follow=True))
     metastore, candidate = ledgers.records.metastore, owner_here()
     # Waiting for the others is advice (M3): the term keeps the cursor safe.
     async with metastore.elect(key, candidate.encode()) if options.wait else nullcontext():
@@ -54,7 +54,7 @@ async def opened(
         reader = await _reader(held, options, ledgers, logs)
         cursor = Cursor(catalog, held, reader, LogSummaries(ledgers, logs, catalog, options.password))
         async with open_service_nursery() as nursery, cursor:
-            nursery.start_soon(cursor.run)
+            nursery.start_soon(cursor._run)
             yield cursor
             await cursor.flush()
 
@@ -65,7 +65,7 @@ async def _reader(held: HeldCursor, options: CursorOptions, ledgers: Ledgers, lo
     log_name = held.record.log_name
     reader = LogReader(log_name, ledgers, logs, options.password, after, options.follow)
     try:
-        await reader.start()
+        await started(reader)
     except TrimmedError as error:
         problem = (
             f"cursor {name!r} needs it from {begins_at} on, which was trimmed away; the log begins at "

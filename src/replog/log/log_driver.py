@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from replog.abc import Metastore
-from replog.client.ledger_writer import LedgerWriter
+from replog.client.entry_writer import EntryWriter
 from replog.client.ledgers import Ledgers
 from replog.errors import (
     FencedError,
@@ -73,7 +73,7 @@ _FINISHING_S = 1.0  # for finishing what other clients left unfinished, each tim
 
 
 class Writers(Protocol):
-    """Where a machine that makes somebody a log's writer gets ledgers to write to."""
+    """Where a machine that makes its client a log's writer gets ledgers to write to."""
 
     async def create(self, segment_number: int, *, is_unbounded: bool) -> int:
         """Creates a ledger for this segment; returns its id."""
@@ -135,7 +135,7 @@ class LogDriver:
                     await _at_last(machine, partial(self._perform, effect, machine, writers, password, waits))
                 except ReplogError as error:
                     if machine.is_done:
-                        # The record is written; what was to be deleted after that stays.
+                        # The record is written; ledgers that should be deleted after that stay.
                         raise
                     machine.abandon(error)
                     break  # its other effects no longer matter
@@ -216,11 +216,11 @@ class LogDriver:
             machine.ledger_continued(ledger_id, term)
 
     async def _pause_contested(self, started_s: float, contests: int) -> None:
-        """Waits after an attempt, begun then, that lost a term to somebody else, as `contests` before it had."""
-        # Those that fence each other must not go on like that: so the pauses soon outlast an attempt, however slow.
+        """Waits after an attempt, begun then, that lost a term to another client, as `contests` before it had."""
+        # Rivals must stop fencing each other: so the pauses soon outlast an attempt, however slow.
         lasted_s = _CONTESTED_S + trio.current_time() - started_s
         longest_s = min(lasted_s * 2 ** min(contests, 8), _CONTESTED_MAX_S)
-        await trio.sleep(self._ledgers.chance.random.uniform(0, longest_s))
+        await trio.sleep(self._ledgers.entropy.random.uniform(0, longest_s))
 
     async def _perform_dropping(self, effect: LogEffect, machine: LogTrimming | LogDeleting) -> None:
         if isinstance(effect, DropSegments):
@@ -329,7 +329,7 @@ class LogDriver:
                     machine.log_conflict()
                     return
                 if found.is_tentative:
-                    # The head was read after the page: nobody whose head is newer has written this version of the page.
+                    # The head was read after the page: no client with a newer head has written this version of the page.
                     await self._replace(key, value, page_version, deadline)
                     continue
                 raise MetastoreCorruptError(
@@ -339,7 +339,7 @@ class LogDriver:
         machine.page_written(number)
 
     async def _replace(self, key: str, value: bytes, expected: int, deadline: float) -> None:
-        """Replaces a value, unless somebody else is faster."""
+        """Replaces a value, unless another client is faster."""
         metastore = self._store.metastore
         try:
             await self._store.persist(f"changing {key}", lambda: metastore.put(key, value, expected))
@@ -385,8 +385,8 @@ class LogDriver:
         return tuple(known[segment_number] for segment_number in sorted(known) if segment_number >= effect.first)
 
     async def _delete_dropped(self, name: str, ledger_ids: tuple[int, ...]) -> None:
-        """Deletes ledgers that the log named. Those of jobs are swept, because a client that repeats a job's commit may be
-        about to add them again. Nobody adds a leader's ledger again."""
+        """Deletes ledgers that the log named. Ledgers of jobs are swept, because a client that repeats a job's commit
+        may be about to add them again. A leader's ledger is never added again."""
         found: dict[int, LedgerMetadata] = {}
 
         async def look(ledger_id: int) -> None:
@@ -399,8 +399,8 @@ class LogDriver:
             if ledger_id not in handed_in:
                 await self._ledgers.delete(ledger_id, found.get(ledger_id))
         if handed_in:
-            chance = self._ledgers.chance
-            machine = LogSweeping(name, tuple(sorted(handed_in)), chance.token(), chance.time_ms())
+            entropy = self._ledgers.entropy
+            machine = LogSweeping(name, tuple(sorted(handed_in)), entropy.token(), entropy.time_ms())
             machine.start()
             await self.drive(machine, NO_WRITERS, b"")
 
@@ -409,7 +409,7 @@ class LogDriver:
         key = log_pending_key_path(pending.log_name, pending.ledger_id)
         if not await self._names(log, pending):
             await self._ledgers.delete(pending.ledger_id)
-        age_ms = self._ledgers.chance.time_ms() - pending.created_at_ms
+        age_ms = self._ledgers.entropy.time_ms() - pending.created_at_ms
         if age_ms >= 1000 * PENDING_KEPT_S:  # a younger one could be created again by a late request
             await self.records.delete_key(key)
 
@@ -429,7 +429,7 @@ class LogDriver:
                 return False  # it was deleted since
         return False
 
-    async def settle(self, name: str, writer: LedgerWriter) -> None:
+    async def settle(self, name: str, writer: EntryWriter) -> None:
         """The log names this writer's ledger now, so it is no longer pending. If that can't be written quickly, the next client
         finds the ledger in the log."""
         if writer.is_created_for_certain:  # otherwise a late request could create it again after it was trimmed
@@ -438,10 +438,10 @@ class LogDriver:
 
     async def finish(self, name: str) -> None:
         """Finishes what other clients left unfinished, for at most a second; the next client does the rest (L7)."""
-        chance = self._ledgers.chance
-        machine = LogTrimming(name, None, chance.token(), chance.time_ms())
+        entropy = self._ledgers.entropy
+        machine = LogTrimming(name, None, entropy.token(), entropy.time_ms())
         machine.start()
-        # Whoever comes next can finish this as well, so nobody's takeover or roll waits long for it.
+        # The next client can finish this as well, so no takeover or roll waits long for it.
         with trio.move_on_after(_FINISHING_S), suppress(MetastoreError, LogNotFoundError):
             await self.drive(machine, NO_WRITERS, b"")
 
@@ -460,8 +460,8 @@ async def _at_last(machine: LogMachine, perform: Callable[[], Awaitable[None]]) 
 
 
 async def _is_led(metastore: Metastore, log_name: str) -> bool:
-    """Whether somebody announces to lead the log. Looks twice: a leader that has just begun does not wait for its announcement,
-    and would be deposed."""
+    """Whether a client announces that it leads the log. Looks twice: a leader that has just begun does not wait for its
+    announcement, and would be deposed."""
     path = log_leaders_key_path(log_name)
     if await metastore.announced(path):
         return True

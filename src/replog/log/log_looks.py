@@ -1,4 +1,5 @@
-"""Looks at many logs: each on its own, with a deadline, so that one that hangs delays nobody; for pictures and metrics.
+"""Looks at many logs: each on its own, with a deadline, so that one that hangs does not delay the others; for pictures
+and metrics.
 
 A log costs a few reads of the metastore and of its bookies, and no writer anything. So only the first of very many are looked at.
 """
@@ -20,17 +21,25 @@ LOGS_MAX = 200  # that are looked at, of those that are not asked for by name
 _AT_ONCE = 16
 
 
+class BookieSource(Protocol):
+    """Lists the bookies that are announced."""
+
+    async def bookies(self) -> list[RemoteBookie]:
+        """The announced bookies (`Client.admin.bookies`)."""
+
+
 class LogSource(Protocol):
-    """What can say which logs there are, and what they hold: a `Client`."""
+    """The source of log names and summaries: a `Client`."""
 
     async def logs(self) -> list[str]:
-        """As `Client.logs`."""
+        """The names of the logs (`Client.logs`)."""
 
     async def log_summary(self, name: str, *, bounded: bool = False, password: bytes = b"") -> LogSummary:
-        """As `Client.log_summary`."""
+        """The summary of a log (`Client.log_summary`)."""
 
-    async def remote_bookies(self) -> list[RemoteBookie]:
-        """As `Client.remote_bookies`."""
+    @property
+    def admin(self) -> BookieSource:
+        """The source of bookies (`Client.admin`)."""
 
 
 @attrs.frozen
@@ -51,7 +60,7 @@ async def list_logs(source: LogSource, timeout_s: float, wanted: Collection[str]
     looked_at = tuple(name for name in names if name in wanted) if wanted else tuple(names[:LOGS_MAX])
     bookies = None
     with trio.move_on_after(timeout_s), suppress(MetastoreError):
-        bookies = frozenset(each.bookie_id for each in await source.remote_bookies())
+        bookies = frozenset(each.bookie_id for each in await source.admin.bookies())
     return LogListing(looked_at, 0 if wanted else len(names) - len(looked_at), bookies)
 
 
@@ -63,8 +72,8 @@ async def look_at_logs(
     found: Callable[[LogSummary], None],
     failed: Callable[[str, str], None],
 ) -> None:
-    """Looks at each log, and says at once what was found, or the log's name and why it failed. A log that was deleted after it
-    was listed is neither."""
+    """Looks at each log, and reports at once the result, or the log's name and the reason of the failure. A log that
+    was deleted after it was listed is neither."""
     limit = trio.CapacityLimiter(_AT_ONCE)
 
     async def look(name: str) -> None:

@@ -35,7 +35,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     def __init__(
         self, name: str, ledgers: Ledgers, records: LogRecords, password: bytes, after: Position | None, follow: bool
     ) -> None:
-        self.name = name
+        self.name = name  #: The name of the log.
         self._position = after  # of the last record that was returned in a batch
         self._place: Position | None = None  # where reading this segment began, or that of the next one begins
         self._record: Record | None = None  # the last one of that batch that iterating returned
@@ -52,7 +52,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self._waited_for_closing = False
         self._asked_again = False
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         """Finds the ledger to begin with. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
         # A follower may be started before the log's first writer: then it waits for the log to be created.
         metadata = await (self._reread() if self._following is None else self._wait_for_log())
@@ -131,7 +131,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 self._scan = None
 
     def receive_batch_nowait(self) -> RecordBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+        """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
         if self._closed:
             raise trio.ClosedResourceError(f"log {self.name!r}: this reader was closed")
         if self._scan is None:
@@ -163,7 +163,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             await self._following.wait_for_news(scan)
             return True
         log = await self._reread()
-        # In the log's last segment there is nothing to wait for: what is confirmed by now is the end.
+        # In the log's last segment there is nothing to wait for: the last confirmed entry is the end.
         if self._begins_at.segment == log.next_segment_number - 1 or self._waited_for_closing:
             if self._asked_again:
                 # Otherwise a busy writer would keep this reader forever.
@@ -306,3 +306,9 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     ) -> None:
         self._closed = True
         self._iterator = iter(())
+
+
+async def started(reader: LogReader) -> LogReader:
+    """The reader, once it knows where it begins. Raises as `Client.read_log`."""
+    await reader._start()
+    return reader

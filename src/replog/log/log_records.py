@@ -52,7 +52,7 @@ class LogRecords:
         return page
 
     async def versioned_page(self, name: str, page_number: int) -> tuple[LogPage | None, int]:
-        """As `page`, with the version of its key; 0 if there is no page."""
+        """The page with the version of its key; 0 if there is no page."""
         key = log_page_key_path(name, page_number)
         found = await self._read(f"page {page_number} of log {name!r}", key)
         return (None, 0) if found is None else (decode_log_page(key, found.value), found.version)
@@ -93,9 +93,9 @@ class LogRecords:
                 found = []  # otherwise there would be a gap
 
     async def entries_in(self, head: LogMetadata, segment_number: int) -> int | None:
-        """How many entries this segment of the log with this record has; None if nobody knows: its ledger is not closed, or is
-        gone, or the log has no such segment. Costs a read each for the segment's page and ledger, where they are needed. Raises
-        as `get`."""
+        """How many entries this segment of the log with this record has; None if unknown: its ledger is not closed, or
+        is gone, or the log has no such segment. Costs a read each for the segment's page and ledger, where they are
+        needed. Raises as `get`."""
         listed = head.segments
         if segment_number < head.first_listed_number:
             page = await self.page(head.name, head.page_of(segment_number))
@@ -157,7 +157,7 @@ class LogRecords:
     async def announce(self, name: str, ledger_id: int, segment_number: int) -> None:
         """Records that a ledger will be created for this segment of the log (L7). Raises `MetastoreError`."""
         key = log_pending_key_path(name, ledger_id)
-        value = encode(PendingLedger(name, ledger_id, segment_number, self._ledgers.chance.time_ms()))
+        value = encode(PendingLedger(name, ledger_id, segment_number, self._ledgers.entropy.time_ms()))
         # If it exists, an earlier attempt has written it: no other client has this id.
         await self._records.create_key(key, value)
 

@@ -1,11 +1,11 @@
-"""What a log holds, and how far its cursors are behind: for people, metrics and alerts.
+"""The content of a log, and the lag of its cursors: for people, metrics and alerts.
 
 Rules:
 
-- Nothing is guessed. What neither the log's record nor a bookie says is None.
-- An open ledger holds what is known to be confirmed. Its writer may have confirmed more, which the next look shows.
-- Closed segments cost no read of a ledger: the log's record says what they hold. One entry is read at the end of an open ledger,
-  and one where a cursor begins amid a ledger.
+- Nothing is guessed. A fact that neither the log's record nor a bookie has is None.
+- An open ledger holds its known confirmed entries. Its writer may have confirmed more, which the next look shows.
+- Closed segments cost no read of a ledger: the log's record describes them. One entry is read at the end of an open
+  ledger, and one where a cursor begins in the middle of a ledger.
 - With bounds, a log costs the metastore a constant number of reads and one for each cursor, however long it is.
 """
 
@@ -32,7 +32,8 @@ _AT_ONCE = 8
 
 @attrs.frozen
 class CursorLag:
-    """What a log has behind the last commit of a cursor, as far as is known to be confirmed. None: unknown, never a guess.
+    """The part of a log behind the last commit of a cursor, as far as it is known to be confirmed. None: unknown, never
+    a guess.
 
     `size_bytes` counts the values. `age_s` is how long ago the first of these entries was sent, by its writer's clock; it is 0 if
     there is none."""
@@ -44,7 +45,7 @@ class CursorLag:
 
 @attrs.frozen
 class Appended:
-    """What was appended to a log between two looks. `size_bytes` counts the values; None: unknown."""
+    """The entries appended to a log between two looks. `size_bytes` counts the values; None: unknown."""
 
     entries: int
     size_bytes: int | None
@@ -52,12 +53,12 @@ class Appended:
 
 @attrs.frozen
 class LogSummary:
-    """What is known of a log at one moment. None: unknown, never a guess.
+    """The known facts about a log at one moment. None: unknown, never a guess.
 
-    `end` is the position after the last entry that is known to be confirmed. `size_bytes` counts the values; the times are by the
-    writers' clocks, in ms since the epoch. `state` and `writer` are those of the last ledger: what `custom["writer"]` says; and
-    `bookies` those that its next entry goes to, none once it is closed. `held` is what each segment holds that was looked at, by
-    its number. `problem` says why bookies could not answer."""
+    `end` is the position after the last entry that is known to be confirmed. `size_bytes` counts the values; the times
+    are by the writers' clocks, in ms since the epoch. `state` and `writer` are those of the last ledger: what
+    `custom["writer"]` says; and `bookies` those that its next entry goes to, none once it is closed. `held` is the
+    content of each segment that was looked at, by its number. `problem` says why bookies could not answer."""
 
     metadata: LogMetadata
     cursors: tuple[CursorRecord, ...] = ()
@@ -85,11 +86,12 @@ class LogSummary:
         return None if slowest is None else max(0, slowest.begins_at.segment - self.metadata.first_segment_number)
 
     def absent_bookies(self, announced: Set[str] | None) -> int | None:
-        """How many bookies it is written to that are not announced, so that what is appended lacks copies; None: unknown."""
+        """How many bookies it is written to that are not announced, so that new entries lack copies; None: unknown."""
         return None if self.bookies is None or announced is None else len(set(self.bookies) - announced)
 
     def appended_since(self, before: LogSummary) -> Appended | None:
-        """What was appended since an earlier look; None if one of the two does not say it, or that place was trimmed away."""
+        """The entries appended since an earlier look; None if one of the two does not have the numbers, or that place
+        was trimmed away."""
         if before.end is None or before.end.segment not in self.held:
             return None
         later = [each for number, each in self.held.items() if number >= before.end.segment]
@@ -105,7 +107,7 @@ class LogSummary:
 
 @attrs.frozen
 class _Held:
-    """What one segment holds. `ledger` is its record, if that was read, and `error` what its bookies failed with."""
+    """The content of one segment. `ledger` is its record, if that was read, and `error` the failure of its bookies."""
 
     segment: Segment
     contents: Contents | None
@@ -123,7 +125,7 @@ class LogSummaries:
         self._password = password
 
     async def of(self, name: str, *, is_bounded: bool) -> LogSummary:
-        """What is known of a log. Raises `LogNotFoundError`, `MetastoreError`."""
+        """The summary of a log. Raises `LogNotFoundError`, `MetastoreError`."""
         head, _ = await self._logs.get(name)
         # Before the ends: what a cursor has committed is confirmed, and the ends that are read afterwards include it.
         cursors = await self._cursors.records_of(head)
@@ -176,7 +178,7 @@ class LogSummaries:
     async def _holdings(
         self, head: LogMetadata, first: int, looked_into_max: int | None, end: int | None = None
     ) -> list[_Held]:
-        """What the segments from this one on hold. The last one is looked into in any case."""
+        """The content of the segments from this one on. The last one is looked into in any case."""
         end = head.next_segment_number if end is None else min(end, head.next_segment_number)
         if first >= head.first_listed_number:
             segments = [each for each in head.segments if first <= each.number < end]
@@ -258,7 +260,7 @@ class LogSummaries:
         entries = _sum(None if each is None else each.entries for each in contents)
         size_bytes = _sum(None if each is None else each.size_bytes for each in contents)
         # At least 0: the writer's clock may be ahead of this one.
-        age_s = None if sent_ms is None else max(0.0, (self._ledgers.chance.time_ms() - sent_ms) / 1000)
+        age_s = None if sent_ms is None else max(0.0, (self._ledgers.entropy.time_ms() - sent_ms) / 1000)
         return CursorLag(
             None if entries is None else entries - entry,
             None if size_bytes is None or before_bytes is None else size_bytes - before_bytes,

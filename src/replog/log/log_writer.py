@@ -12,15 +12,16 @@ from functools import partial
 import trio
 
 from replog.client.endings import WriterContext
-from replog.client.ledger_writer import LedgerWriter
+from replog.client.entry_writer import EntryWriter
 from replog.client.ledgers import Ledgers
+from replog.client.pacing import Stage
 from replog.errors import FencedError, ProducersFullError, ReplogError
 from replog.log.committers import answer_committers
 from replog.log.log_driver import LogDriver
 from replog.log.producers import Producers
 from replog.log.record_batches import Positions
 from replog.log.rolling import CurrentSegment, NextLedger, Rolling
-from replog.protocol.batch import ENTRY_BYTES_MAX, Payloads, check_payload
+from replog.protocol.batch import Payloads, check_payload
 from replog.protocol.chaining import LogChanged
 from replog.protocol.envelope import pack, pack_each
 from replog.protocol.model import LedgerState, Position
@@ -31,13 +32,60 @@ from replog.runtime.nursery import open_service_nursery
 _position: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
 
 
-class LogWriter(WriterContext):
-    """The one writer of a log, until somebody else takes over. Made by `Client.write_log`; use it as a context manager.
+class LogEntries:
+    """Appends to a log for callers outside of the trio run, who can't await."""
 
-    Leaving the context without an error confirms everything and closes the last ledger; leaving it on an error closes
-    it at the last confirmed entry. Once deposed, every method raises `FencedError`, whose `positions` have an unknown
-    outcome: read them back after the takeover (L5). Appends of many tasks share batches.
-    """
+    def __init__(self, current: CurrentSegment) -> None:
+        self._current = current
+
+    def append_nowait(self, data: bytes, ended: Callable[[bool], None]) -> Position:
+        """Appends without blocking (`EntryWriter.append_nowait`)."""
+        current = self._current
+        try:
+            return _position((current.segment, current.writer.append_nowait(data, ended)))
+        except FencedError as error:
+            raise current.with_positions(error) from None
+
+    def extend_nowait(self, payloads: Payloads, ended: Callable[[bool], None]) -> Positions:
+        """Appends several entries without blocking (`EntryWriter.extend_nowait`)."""
+        current = self._current
+        try:
+            return Positions(current.segment, current.writer.extend_nowait(payloads, ended))
+        except FencedError as error:
+            raise current.with_positions(error) from None
+
+    def flush_nowait(self, ended: Callable[[bool], None]) -> Position:
+        """Flushes without blocking (`EntryWriter.flush_nowait`)."""
+        current = self._current
+        writer, segment = current.last_flushed
+        try:
+            return Position(segment, writer.flush_nowait(ended))
+        except FencedError as error:
+            raise current.with_positions(error) from None
+
+    def check_confirmed(self, position: Position) -> None:
+        """Raises an error unless the entry at this position is confirmed (`EntryWriter.check_confirmed`)."""
+        current = self._current
+        # What is in neither ledger was confirmed before the last roll.
+        writer = current.holding(position.segment)
+        if writer is not None:
+            try:
+                writer.check_confirmed(position.entry)
+            except FencedError as error:
+                raise current.with_positions(error) from None
+
+
+class LogWriter(WriterContext):
+    """The one writer of a log, until another client takes over. Made by `Client.write_log`; use it as a context manager.
+
+    An entry is bytes, at most 16 MiB with its key and headers. Any number of tasks may append at once: their entries share
+    batches and syncs. Once the writer has failed, every method raises why: `FencedError` if it was deposed, `AddTimeoutError` or
+    `NotEnoughBookiesError` if entries could not be confirmed in time. The `positions` of a `FencedError` have an unknown
+    outcome: read them back after the takeover (L5).
+
+    Leaving the context without an error confirms everything and closes the last ledger. Leaving it on an error, or cancelled,
+    closes it at the last confirmed entry, if that succeeds within a few seconds; the error is raised unchanged, with a note if
+    closing failed."""
 
     def __init__(
         self,
@@ -45,14 +93,15 @@ class LogWriter(WriterContext):
         ledgers: Ledgers,
         driver: LogDriver,
         changed: LogChanged,
-        writer: LedgerWriter,
-        create_ledger: Callable[[int, bool], Awaitable[LedgerWriter]],
+        writer: EntryWriter,
+        create_ledger: Callable[[int, bool], Awaitable[EntryWriter]],
         password: bytes,
     ) -> None:
-        self.name = name
+        self.name = name  #: The name of the log.
         self._ledgers = ledgers
         self._driver = driver
         self._current = current = CurrentSegment(writer, changed.metadata.segments[-1].number)
+        self._entries = LogEntries(current)
         self._next = NextLedger(ledgers, driver, changed, create_ledger, password)
         first = Position(current.segment, writer.first_entry_id)
         self._producers = current.producers = Producers(
@@ -76,7 +125,7 @@ class LogWriter(WriterContext):
         return self._writer.ledger_id
 
     @property
-    def _writer(self) -> LedgerWriter:
+    def _writer(self) -> EntryWriter:
         return self._current.writer
 
     @property
@@ -110,16 +159,19 @@ class LogWriter(WriterContext):
         headers: Mapping[str, bytes] | None = None,
         id: tuple[str, int] | None = None,
     ) -> Position:
-        """Appends an entry, and returns its position once it is confirmed: it survives from then on. With a key, `data` may be
-        None: a tombstone, which says that the key has no value any more.
+        """Appends an entry, and returns its position once it is confirmed: it survives from then on.
 
-        An `id` is a producer and a sequence, which rises with that producer's entries. An entry with this id is in the log at
-        most once: repeat it after any failure, on any writer of the log, and the first one's position is returned, even if the
-        data differ (L11). Raises `DuplicateError` if the log has forgotten its position, `ProducersFullError` (not written).
+        `key` is bytes, and `headers` maps texts to bytes. With a key, `data` may be None: a tombstone, which says that
+        the key has no value any more. An `id` is a producer and a sequence, which rises with that producer's entries. An
+        entry with this id is in the log at most once: repeat it after any failure, on any writer of the log, and the
+        first one's position is returned, even if the data differ (L11).
 
-        Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
-        was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
-        outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell its position."""
+        Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it was
+        not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). With an `id`, also
+        `DuplicateError` if the log has forgotten its position, and `ProducersFullError` (not written); the first one of a writer
+        reads the log, and raises what reading raises, or `MetastoreError` (not written).
+
+        If cancelled, the outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell its position."""
         if id is not None:
             position = await self._push_once(data, key, headers, id)
             await self._wait_confirmed(position)
@@ -127,26 +179,19 @@ class LogWriter(WriterContext):
         if key is not None or headers is not None:
             data = pack(data, key=key, headers=headers)
         try:
-            current = self._current
-            backlog = current.writer.backlog
-            # None without a key raises TypeError here.
-            if backlog.unconfirmed_bytes + len(data) > backlog.bytes_max:  # type: ignore[arg-type]
+            writer, segment = self._current.writer, self._current.segment
+            try:
+                entry_id = writer.admit(data)  # type: ignore[arg-type] # None without a key is refused
+            except trio.WouldBlock:
                 await self._wait_for_room(len(data))  # type: ignore[arg-type]
-            writer, segment = current.writer, current.segment  # which a roll changes while this waits
-            if data.__class__ is not bytes or len(data) > ENTRY_BYTES_MAX:
-                return Position(segment, await writer.append(data))  # type: ignore[arg-type]
-            # As `LedgerWriter.append`, with one coroutine less for each task that waits.
-            waiting = writer.gather(data)
-            backlog, entry_id = writer.backlog, writer.backlog.last_add_pushed
-            await (writer.lead(entry_id, 1) if waiting is None else waiting.wait())
-            if backlog.confirmed < entry_id:
+                writer, segment = self._current.writer, self._current.segment  # which a roll may have changed
+                entry_id = writer.admit(data)  # type: ignore[arg-type]
+            await writer.confirmed(entry_id)
+            if writer.backlog.confirmed < entry_id:
                 writer.check_usable()
             return _position((segment, entry_id))
         except FencedError as error:
             raise self._current.with_positions(error) from None
-        except TypeError:
-            check_payload(data)
-            raise
 
     async def extend(
         self,
@@ -155,9 +200,10 @@ class LogWriter(WriterContext):
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Mapping[str, bytes] | None] | None = None,
     ) -> Positions:
-        """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed. `keys` and
-        `headers` have one for each entry.
-        Raises as `append` does: then each of them has an unknown outcome, unless one was invalid (nothing written)."""
+        """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
+
+        `keys` and `headers` have one for each entry, or None. Raises as `append` does, and an invalid entry raises before any is
+        sent (nothing written). If it raises otherwise or is cancelled, each of them has an unknown outcome."""
         is_plain = keys is None and headers is None
         payloads = Payloads(data if is_plain else pack_each(data, keys, headers))  # type: ignore[arg-type]
         await self._wait_for_room(payloads.size_bytes)
@@ -176,7 +222,12 @@ class LogWriter(WriterContext):
         if key is not None or headers is not None:
             data = pack(data, key=key, headers=headers)
         try:
-            return _position((self._current.segment, self._current.writer.push_nowait(data)))  # type: ignore[arg-type]
+            current = self._current
+            writer = current.writer
+            entry_id = writer.admit(data)  # type: ignore[arg-type]
+            if writer.pacing.stage is not Stage.GATHERING:
+                writer.pacing.pushed()
+            return _position((current.segment, entry_id))
         except FencedError as error:
             raise self._current.with_positions(error) from None
 
@@ -188,8 +239,10 @@ class LogWriter(WriterContext):
         headers: Mapping[str, bytes] | None = None,
         id: tuple[str, int] | None = None,
     ) -> Position:
-        """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed. With an `id`, as `append`: of a
-        repetition it returns the first one's position, which `flush` confirms."""
+        """Pushes an entry, and returns its position; waits for the byte budget, which `push_nowait` does not.
+
+        With an `id`, like `append`: for a repetition it returns the first one's position, which `flush` confirms. Raises
+        as `append` does. If cancelled, nothing was pushed."""
         if id is not None:
             return await self._push_once(data, key, headers, id)
         data = pack(data, key=key, headers=headers)
@@ -232,7 +285,7 @@ class LogWriter(WriterContext):
         writer = self._current.holding(position.segment)
         if writer is not None and writer.last_add_confirmed < position.entry:
             await writer.backlog.confirmation(position.entry).wait()
-        self.check_confirmed(position)
+        self._entries.check_confirmed(position)
 
     async def _wait_for_room(self, size_bytes: int) -> None:
         """Waits for room in the current ledger, which a roll may change meanwhile."""
@@ -249,7 +302,9 @@ class LogWriter(WriterContext):
                 return
 
     async def flush(self) -> None:
-        """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
+        """Waits until everything pushed so far is confirmed.
+
+        Raises as `append` does: the outcome of entries that are not confirmed is unknown. If cancelled, they stay in flight."""
         previous = self._current.previous
         writers = [self._writer] if previous is None else [previous, self._writer]
         for writer in writers:
@@ -261,44 +316,6 @@ class LogWriter(WriterContext):
                 if writer is self._writer:
                     # Otherwise a roll has closed it, after all of it was confirmed.
                     raise
-
-    # -- for callers outside of the trio run ------------------------------------------------------------------------
-
-    def append_nowait(self, data: bytes, ended: Callable[[bool], None]) -> Position:
-        """As `LedgerWriter.append_nowait`."""
-        current = self._current
-        try:
-            return _position((current.segment, current.writer.append_nowait(data, ended)))
-        except FencedError as error:
-            raise current.with_positions(error) from None
-
-    def extend_nowait(self, payloads: Payloads, ended: Callable[[bool], None]) -> Positions:
-        """As `LedgerWriter.extend_nowait`."""
-        current = self._current
-        try:
-            return Positions(current.segment, current.writer.extend_nowait(payloads, ended))
-        except FencedError as error:
-            raise current.with_positions(error) from None
-
-    def flush_nowait(self, ended: Callable[[bool], None]) -> Position:
-        """As `LedgerWriter.flush_nowait`."""
-        current = self._current
-        writer, segment = current.last_flushed
-        try:
-            return Position(segment, writer.flush_nowait(ended))
-        except FencedError as error:
-            raise current.with_positions(error) from None
-
-    def check_confirmed(self, position: Position) -> None:
-        """As `LedgerWriter.check_confirmed`."""
-        current = self._current
-        # What is in neither ledger was confirmed before the last roll.
-        writer = current.holding(position.segment)
-        if writer is not None:
-            try:
-                writer.check_confirmed(position.entry)
-            except FencedError as error:
-                raise current.with_positions(error) from None
 
     # -- rolling ----------------------------------------------------------------------------------------------------
 
@@ -325,7 +342,7 @@ class LogWriter(WriterContext):
         if self._background_ended.is_set():
             raise trio.ClosedResourceError(f"log {self.name!r}: this writer was closed")
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """The background task: rolls on demand, by bytes, entries and age. Ends when the writer is closed or failed."""
         try:
             with self._background:
@@ -341,7 +358,18 @@ class LogWriter(WriterContext):
             self._rolling.end()
 
     async def wait_ended(self) -> None:
-        """Waits until nothing is done in the background any more: this writer is closed, deposed or failed."""
+        """Returns once this writer was closed; raises why, once it can append no more for another reason. A leader that appends
+        nothing hears within seconds that it was deposed, unless it does not reach the metastore.
+
+        Raises `FencedError` if another client took over or deleted the log, `LedgerRecordLostError`, or what an append failed
+        with: the outcome is unknown for the `positions` of a `FencedError`, and for `unconfirmed`. Leaving does not raise it
+        again. Retry: take over again, if you are still elected. If cancelled, nothing has changed."""
+        await self._wait_background_ended()
+        if self._writer.error is not None:
+            self._check_usable()
+
+    async def _wait_background_ended(self) -> None:
+        """Returns once this writer does nothing in the background any more: it was closed, deposed, or has failed."""
         await self._background_ended.wait()
 
     async def _finish(self) -> None:
@@ -376,7 +404,7 @@ class LogWriter(WriterContext):
             with suppress(ReplogError):
                 await self._producers.closed(self.segment)
 
-    async def say_farewell(self, error: BaseException) -> None:
+    async def _say_farewell(self, error: BaseException) -> None:
         """Stops a roll under way, and closes at the last confirmed entry, if that can be done in a few seconds."""
         self._rolling.leaving.set()
         self._background.cancel()

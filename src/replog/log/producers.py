@@ -1,24 +1,25 @@
-"""What one writer of a log knows of its producers, and the record of that in the metastore (L11).
+"""A log writer's knowledge of its producers, and its record in the metastore (L11).
 
 The record summarises the closed segments up to one of them (`replog.protocol.producers`). Rules:
 
-- The record exists before the first entry with an id is sent. So without a record no entry has one, and nothing is to be read.
-- A writer that appends with an id, or finds the record, first reads the segments behind it, up to its own first entry. These
-  entries are final, because a takeover has closed what was before. It knows its own entries from then on.
-- After a roll it writes the record through the ledger that was closed. A roll is due after `IDS_UNSAVED_MAX` ids, so that
-  the next writer has no more than these to read.
-- A record is only replaced by one that goes further: so a deposed writer changes nothing that its successor has written. Only
-  retiring producers changes a record in its place: it leaves them out, and says so. A writer that knows them forgets them
-  when it writes the next record, or has no room; the record after that says nothing of them any more.
-- A trim reads the record *after* the log's record, and leaves the segments behind it. What it has read can only have moved
-  forward; the writer that begins the record changes the log's record afterwards, so that a trim that has found none fails.
+- The record exists before the first entry with an id is sent. So without a record no entry has one, and nothing needs
+  to be read.
+- A writer that appends with an id, or finds the record, first reads the segments behind it, up to its own first entry.
+  These entries are final, because a takeover has closed what was before. It knows its own entries from then on.
+- After a roll it writes the record through the ledger that was closed. A roll is due after `IDS_UNSAVED_MAX` ids, so
+  that the next writer has no more than these to read.
+- A record is only replaced by one that goes further: so a deposed writer changes nothing that its successor has
+  written. Only retiring producers changes a record in its place: it leaves them out, and says so. A writer that knows
+  them forgets them when it writes the next record, or has no room; the record after that says nothing of them any more.
+- A trim reads the record *after* the log's record, and leaves the segments behind it. The record that it has read can
+  only have moved forward; the writer that begins the record changes the log's record afterwards, so that a trim that
+  has found none fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from functools import partial
 
 import attrs
 import trio
@@ -27,7 +28,6 @@ from replog.client.ledgers import Ledgers
 from replog.errors import (
     EntryNotFoundError,
     EntryUnreadableError,
-    KeyExistsError,
     KeyNotFoundError,
     LedgerNotFoundError,
     MetastoreUncertainError,
@@ -64,52 +64,52 @@ class ProducerRecords:
         return decode_producers(key, found.value, log_name), found.version
 
     async def advance(self, window: ProducerWindow) -> ProducersRecord:
-        """Writes the record of this window, unless there is one that goes as far; returns the one that is there now. The window
-        forgets who was retired. Raises `MetastoreError`: then it may be written, and writing it again is harmless."""
+        """Writes the record of this window, unless there is one that goes as far; returns the one that is there now.
+        The window forgets retired producers. Raises `MetastoreError`: then it may be written, and writing it again is
+        harmless."""
         record = window.record()
-        key = log_producers_key_path(record.log_name)
-        metastore, deadline = self._store.metastore, trio.current_time() + self._store.timeout_s
-        while True:
-            # A lost answer needs no token: any record that goes as far says the same.
-            found, version = await self.get(record.log_name)
+
+        # A lost answer needs no token: any record that goes as far says the same.
+        async def advanced(found: ProducersRecord | None) -> ProducersRecord | None:
+            wanted = record
             if found is not None and found.deletions == record.deletions:
                 window.retire(found.retired)
-                # Another writer, which takes over just now, may still know those who were retired since the last record.
+                # Another writer, which takes over just now, may still know producers retired since the last record.
                 recently = tuple(each for each in found.retired if each.through >= found.through)
-                record = attrs.evolve(window.record(), retired=recently)
-            if found is not None and found.place >= record.place:
-                return found
-            value = encode(record)
-            try:
-                if version is None:
-                    await self._store.persist(f"creating {key}", partial(metastore.create, key, value))
-                else:
-                    await self._store.persist(f"changing {key}", partial(metastore.put, key, value, version))
-                return record
-            except (KeyExistsError, KeyNotFoundError, VersionConflictError, MetastoreUncertainError) as error:
-                await self._store.pause(deadline, error)
+                wanted = attrs.evolve(window.record(), retired=recently)
+            return None if found is not None and found.place >= wanted.place else wanted
+
+        written = await self._edit(record.log_name, advanced)
+        assert written is not None, "it was there, or was written"
+        return written
 
     async def retire(self, head: LogMetadata, names: Collection[str], before_ms: int) -> list[str]:
         """Leaves these producers out of the record of this log, and those that were silent since before that time; returns their
         names. Raises `MetastoreError`: then they may be retired or not."""
-        key = log_producers_key_path(head.name)
-        metastore, deadline = self._store.metastore, trio.current_time() + self._store.timeout_s
         retired: dict[str, None] = {}
-        while True:
-            found, version = await self.get(head.name)
-            if found is None or version is None or found.deletions != head.deletions:
-                return list(retired)
+
+        async def without(found: ProducersRecord | None) -> ProducersRecord | None:
+            if found is None or found.deletions != head.deletions:
+                return None
             changed = found.without(names, before_ms)
             gone = changed.retired[len(found.retired) :]
             # Those of an attempt whose answer was lost count as well.
             retired.update((each.name, None) for each in gone)
-            if not gone:
-                return list(retired)
-            try:
-                await self._store.persist(f"changing {key}", partial(metastore.put, key, encode(changed), version))
-                return list(retired)
-            except (KeyNotFoundError, VersionConflictError, MetastoreUncertainError) as error:
-                await self._store.pause(deadline, error)
+            return changed if gone else None
+
+        await self._edit(head.name, without)
+        return list(retired)
+
+    async def _edit(
+        self, log_name: str, change: Callable[[ProducersRecord | None], Awaitable[ProducersRecord | None]]
+    ) -> ProducersRecord | None:
+        key = log_producers_key_path(log_name)
+
+        async def write(record: ProducersRecord | None, version: int | None) -> None:
+            assert record is not None, "it is never deleted here"
+            await self._store.write(key, encode(record), version)
+
+        return await self._store.edit(f"changing {key}", lambda: self.get(log_name), change, write)
 
     async def first_needed(self, head: LogMetadata) -> int | None:
         """The first segment of the log with this record that a trim must leave; None if the log's entries have no ids."""
@@ -121,7 +121,7 @@ class ProducerRecords:
         record, version = await self.get(head.name)
         if record is not None and record.deletions < head.deletions:
             key = log_producers_key_path(head.name)
-            # What fails is harmless: nobody uses the record, and the next log of this name writes over it.
+            # A failure is harmless: the record is unused, and the next log of this name writes over it.
             with suppress(KeyNotFoundError, VersionConflictError, MetastoreUncertainError):
                 await self._store.persist(f"deleting {key}", lambda: self._store.metastore.delete(key, version))
 
@@ -168,7 +168,7 @@ class Producers:
 
     def add(self, window: ProducerWindow, position: Position, entry_id: EntryId) -> bool:
         """This writer has pushed an entry with this id. Returns True if a roll is due."""
-        window.add(position, entry_id, self._ledgers.chance.time_ms())
+        window.add(position, entry_id, self._ledgers.entropy.time_ms())
         self._unsaved += 1
         if self._unsaved < self._roll_at:
             return False
@@ -184,8 +184,8 @@ class Producers:
         return window.retire(record.retired)
 
     async def look(self) -> None:
-        """Reads what there is of producers, if the log has any: so that the first append does not wait for that. What fails is
-        tried again then."""
+        """Reads the log's producers, if it has any: so that the first append does not wait for that. Failures are
+        retried then."""
         with suppress(ReplogError):
             if await self._look():
                 await self.window()

@@ -14,7 +14,8 @@ from replog.protocol.model import Position
 
 
 class Record(NamedTuple):
-    """One entry of a log. `envelope` has its key, headers and id."""
+    """One entry of a log, as a named tuple. `timestamp_ns` is when it was sent, by its writer's clock, in ns since the epoch.
+    `envelope` has its key, headers and id."""
 
     segment: int
     entry: int
@@ -57,12 +58,14 @@ _record = partial(tuple.__new__, Record)  # as a call of Python's for each recor
 
 
 class RecordBatch:
-    """Consecutive records of one segment, as they were stored."""
+    """Consecutive records of one segment, as they were stored. It has a length, and iterating gives each `Record`.
+
+    Where records have keys or headers (`has_envelopes`), `payloads` and `to_arrow` copy the data out."""
 
     __slots__ = ("_batch", "segment")
 
     def __init__(self, segment: int, batch: EntryBatch) -> None:
-        self.segment = segment
+        self.segment = segment  #: The number of the segment that the records are in.
         self._batch = batch
 
     def __len__(self) -> int:

@@ -1,69 +1,49 @@
-"""What a log keeps: dropping old segments by age, by bytes, and by what cursors have committed.
+"""Retention of a log: dropping old segments by age, by bytes, and by commits of cursors.
 
 Rules:
 
-- It only trims: whole segments, from the beginning on, never the last one, and what a cursor still needs stays.
-- In doubt a segment stays, and with it all that follow. An age is in doubt if the log's record does not say when the last entry
-  was sent; a size if it does not say how many bytes there are. So the segments that were closed last stay a while longer.
+- It only trims: whole segments, from the beginning on, never the last one, and segments that a cursor still needs stay.
+- In doubt a segment stays, and with it all that follow. An age is in doubt if the log's record does not say when the
+  last entry was sent; a size if it does not say how many bytes there are. So the segments that were closed last stay a
+  while longer.
 - A segment goes once one of the limits lets it go.
-- Nothing goes by age on the word of one clock (L3a). A majority of the bookies of the last ensemble must tell the same time as
-  this client, and its wall clock must not have jumped since the last pass. A segment whose times cannot be right stays
-  (`replog.log.segment_ages`). What is kept for such a reason is named, with the clocks. The other limits are enforced anyway.
-- A log's writer can see to it (`enforced`): until it is left, or deposed. What goes wrong is logged and tried again later, since
+- Nothing goes by age on the word of one clock (L3a). A majority of the bookies of the last ensemble must tell the same
+  time as this client, and its wall clock must not have jumped since the last pass. A segment whose times cannot be
+  right stays (`replog.log.segment_ages`). Segments kept for such a reason are named, with the clocks. The other limits
+  are enforced anyway.
+- A log's writer can see to it (`enforced`): until it is left, or deposed. Failures are logged and retried later, since
   a log that is larger than it should be is not a reason to stop appending to it.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-import attrs
 import trio
 
 from replog.client.ledgers import Ledgers
-from replog.config import check_number
 from replog.errors import (
     ClockMismatchError,
-    ConfigError,
     LogNotFoundError,
     ReplogError,
     TrimBlockedError,
 )
-from replog.log import catalog
+from replog.log import trimming
 from replog.log.cursor_catalog import CursorCatalog
 from replog.log.log_driver import LogDriver
+from replog.log.log_options import Retention
 from replog.log.log_writer import LogWriter
 from replog.log.right_time import clock_refusal
 from replog.log.segment_ages import SegmentAges
 from replog.protocol.model import Position, Segment
+from replog.runtime.loggers import logger
 from replog.runtime.nursery import open_service_nursery
 
-_log = logging.getLogger("replog.log")
+_log = logger("replog.log")
 
 _NO_AGE_MS = -(1 << 62)  # by a clock that says this, nothing that has entries is old
-
-
-@attrs.frozen(kw_only=True)
-class Retention:
-    """What a log keeps: entries younger than `age`; the newest `size_bytes` of payload; with `committed`, what a cursor has not
-    committed. What none of these keeps may go. Raises `ConfigError` if none is given, or one is impossible."""
-
-    age: timedelta | None = None
-    size_bytes: int | None = None
-    committed: bool = False
-
-    def __attrs_post_init__(self) -> None:
-        if self.age is not None and (not isinstance(self.age, timedelta) or self.age < timedelta(0)):
-            raise ConfigError(f"age={self.age!r} must be a timedelta, and not negative; nothing was dropped")
-        if self.size_bytes is not None:
-            check_number("size_bytes", self.size_bytes, 0)
-        if self.age is None and self.size_bytes is None and not self.committed:
-            raise ConfigError(
-                "nothing says what to keep: give age=, size_bytes= or committed=True; nothing was dropped"
-            )
 
 
 async def retain(
@@ -71,7 +51,7 @@ async def retain(
 ) -> Position:
     """Drops what a log need not keep; returns where it begins now.
 
-    Raises as `catalog.trim` does, and `ClockMismatchError` if something stays only because clocks contradict each other."""
+    Raises as `trimming.trim` does, and `ClockMismatchError` if something stays only because clocks contradict each other."""
     head, _ = await driver.records.get(name)
     committed = await cursors.needed(head) if retention.committed else None
     segments = await driver.records.segments(name, end=head.next_segment_number)
@@ -88,7 +68,7 @@ async def retain(
             first = without_age
         else:
             refusal = _segment_refusal(name, segments, first, reading.time_ms)
-    begins_at = await catalog.trim(name, Position(first, 0), ledgers, driver, cursors, ignores_cursors=False)
+    begins_at = await trimming.trim(name, Position(first, 0), ledgers, driver, cursors, ignores_cursors=False)
     if refusal is not None:
         raise refusal
     return begins_at
@@ -147,8 +127,8 @@ async def _enforce(
 
 
 async def _cancel_when_ended(writer: LogWriter, scope: trio.CancelScope) -> None:
-    """Only who leads a log decides what it keeps."""
-    await writer.wait_ended()
+    """Only the leader of a log decides on its retention."""
+    await writer._wait_background_ended()
     scope.cancel()
 
 
@@ -157,7 +137,7 @@ def first_kept(segments: Sequence[Segment], retention: Retention, now_ms: int, c
     limit_ms = None if retention.age is None else now_ms - retention.age / timedelta(milliseconds=1)
     ages = SegmentAges(segments, now_ms)
     sizes = [0 if each.contents is None else each.contents.size_bytes or 0 for each in segments]
-    # Payload that is known to follow. An unknown size counts for nothing: what is kept is rather more than was asked for.
+    # Payload that is known to follow. An unknown size counts for nothing: the log keeps rather more than was asked for.
     following_bytes = sum(sizes)
     for segment, size_bytes in zip(segments[:-1], sizes, strict=False):
         following_bytes -= size_bytes

@@ -1,4 +1,4 @@
-"""Whether this client's wall clock may decide what is dropped or forgotten by age (L3a).
+"""Whether this client's wall clock may decide on dropping or forgetting by age (L3a).
 
 The bookies of one ledger are asked for their time: of the log's last one, since its leader can reach them.
 """

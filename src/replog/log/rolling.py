@@ -20,7 +20,7 @@ from contextlib import suppress
 import trio
 
 from replog.client.endings import copy_for_raise
-from replog.client.ledger_writer import LedgerWriter
+from replog.client.entry_writer import EntryWriter
 from replog.client.ledgers import Ledgers
 from replog.client.sending import SizeLimit
 from replog.errors import FencedError, LedgerNotFoundError, ReplogError, WriteQuorumError
@@ -31,7 +31,8 @@ from replog.log.record_batches import Positions
 from replog.protocol.additions import AppendRequest
 from replog.protocol.chaining import LogChanged
 from replog.protocol.contents import Contents
-from replog.protocol.model import LedgerMetadata, Position
+from replog.protocol.deposing import fenced
+from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.rolling import LogRolling, RollBase
 
 _RETRY_AFTER_S = 5.0
@@ -41,10 +42,10 @@ FRAGMENTS_MAX = 50  # of a ledger: a takeover that finds more rolls, so that few
 class CurrentSegment:
     """The ledger that a log's writer appends to; and the one before, while not all of it is confirmed."""
 
-    def __init__(self, writer: LedgerWriter, segment: int) -> None:
+    def __init__(self, writer: EntryWriter, segment: int) -> None:
         self.writer = writer
         self.segment = segment
-        self.previous: LedgerWriter | None = None
+        self.previous: EntryWriter | None = None
         self._previous_segment = segment  # the number of that one: ledgers of others may be between both (L10)
         self._confirmed: Position | None = None  # in segments before the current one
         self.producers: Producers | None = None  # of the log, once its writer has set that
@@ -77,22 +78,22 @@ class CurrentSegment:
             error.positions = [*earlier, *error.positions]
         return error
 
-    def go_on_to(self, writer: LedgerWriter, segment: int) -> LedgerWriter:
+    def go_on_to(self, writer: EntryWriter, segment: int) -> EntryWriter:
         """From now on entries go to the new ledger, whose writer holds them back. Returns the previous writer."""
         previous = self.previous = self.writer
-        previous.is_watched = False  # what was confirmed of it counts, even if somebody trims it before it is closed
+        previous.is_watched = False  # its confirmed entries count, even if a client trims it before it is closed
         self._previous_segment = self.segment
         self.writer, self.segment = writer, segment
         return previous
 
-    def holding(self, segment: int) -> LedgerWriter | None:
+    def holding(self, segment: int) -> EntryWriter | None:
         """The writer of this segment, if its entries may not all be confirmed."""
         if segment == self.segment:
             return self.writer
         return self.previous if segment == self._previous_segment else None
 
     @property
-    def last_flushed(self) -> tuple[LedgerWriter, int]:
+    def last_flushed(self) -> tuple[EntryWriter, int]:
         """The writer, and its segment, whose last entry is confirmed after all that was appended."""
         # The current ledger sends nothing before the previous one is confirmed: to wait for its entries is to wait for all.
         if self.writer.last_add_pushed < 0 and self.previous is not None:
@@ -105,7 +106,7 @@ class CurrentSegment:
         if self.previous.last_add_confirmed >= self.previous.first_entry_id:
             self._confirmed = Position(self._previous_segment, self.previous.last_add_confirmed)
         self.previous = None
-        self.writer.release()
+        self.writer.pacing.release()
 
 
 class NextLedger:
@@ -119,10 +120,10 @@ class NextLedger:
         ledgers: Ledgers,
         driver: LogDriver,
         changed: LogChanged,
-        create_ledger: Callable[[int, bool], Awaitable[LedgerWriter]],
+        create_ledger: Callable[[int, bool], Awaitable[EntryWriter]],
         password: bytes,
     ) -> None:
-        self.writer: LedgerWriter | None = None  # while the log's record may name its ledger, or come to
+        self.writer: EntryWriter | None = None  # while the log's record may name its ledger, or come to
         self.metadata, self.version = (
             changed.metadata,
             changed.version,
@@ -136,28 +137,28 @@ class NextLedger:
         self._known: dict[int, Contents] = {}  # what ledgers hold that were closed since the record was written
 
     async def create(self, segment_number: int, *, is_unbounded: bool) -> int:
-        """As `Writers.create`: its writer gathers what is pushed, and sends nothing."""
+        """Creates a ledger (`Writers.create`): its writer gathers pushed entries, and sends nothing."""
         self.leave()  # the one that was kept was given back
         self.writer = await self._create_ledger(segment_number, is_unbounded)
-        self.writer.hold()
+        self.writer.pacing.hold()
         return self.writer.ledger_id
 
     async def take_over(self, ledger_id: int) -> int:
         """Never called: a roll creates."""
         raise AssertionError("a roll takes no ledger over")
 
-    async def roll(self) -> tuple[LedgerWriter, int, AppendRequest | None]:
+    async def roll(self) -> tuple[EntryWriter, int, AppendRequest | None]:
         """Returns the new ledger's writer, which holds back what it gathers, its segment number, and the request of a committer
         that this answers (L10). Raises why not.
 
         After a `MetastoreError` the log's record may name the new ledger. The current ledger goes on all the same, because a
         takeover recovers both."""
 
-        token = self._ledgers.chance.token()
+        token = self._ledgers.entropy.token()
         # A ledger is added only to a version of the record that was read before the ledger became pending (L7): so one that
         # was kept goes with the version that it was created on.
         if self.writer is None:
-            self._since_ms = self._ledgers.chance.time_ms()
+            self._since_ms = self._ledgers.entropy.time_ms()
         kept = None if self.writer is None else self.writer.ledger_id
         machine = LogRolling(self._base, token, self._since_ms, kept, self._known)
         machine.start()
@@ -180,11 +181,24 @@ class NextLedger:
         if closed.contents is not None:
             self._known[closed.ledger_id] = closed.contents
 
+    def is_overtaken(self, head: LogMetadata) -> bool:
+        """True if this record, which was read after `metadata` was written, is of another leader, or of a deleted log."""
+        if head.segments and self.writer is not None and head.segments[-1].ledger_id == self.writer.ledger_id:
+            return False  # a roll whose outcome is not known yet was written
+        # Compared by the last ledger: trims, requests and cursors change the record, too, and depose nobody. An older
+        # record is of a metastore that went back, which is noticed elsewhere (W9).
+        return _age(head) > _age(self.metadata)
+
     def leave(self) -> None:
-        """Ends the writer that was kept, if any: nobody appends to its ledger."""
+        """Ends the writer that was kept, if any: its ledger gets no entries."""
         if self.writer is not None:
             self.writer.leave()
             self.writer = None
+
+
+def _age(log: LogMetadata) -> tuple[int, int, int]:
+    """Rises with each change that gives a log another last ledger, or another term of that (L1, L9)."""
+    return log.deletions, log.next_segment_number, log.segments[-1].term if log.segments else 0
 
 
 class _Request:
@@ -223,7 +237,7 @@ class Rolling:
         self._wanted = trio.Event()
         self._requests: list[_Request] = []
         # The segment of an unbounded log may be older than this leader, and have the fragments of many (L9).
-        age_ms = ledgers.chance.time_ms() - following.metadata.segments[-1].created_at_ms
+        age_ms = ledgers.entropy.time_ms() - following.metadata.segments[-1].created_at_ms
         self._segment_started = trio.current_time() - max(0, age_ms) / 1000
         if len(current.writer.metadata.fragments) >= FRAGMENTS_MAX:
             self._wanted.set()
@@ -245,6 +259,15 @@ class Rolling:
 
     def _report(self) -> None:
         self._current.writer.report_to(self._limit, self.want)
+
+    def heed(self, head: LogMetadata) -> bool:
+        """Looks at the log's record, read after this leader last wrote it: fails the writer if another leader has written it
+        since, as one that appends nothing would not hear otherwise. Returns True if it has failed."""
+        writer = self._current.writer
+        if self._next.is_overtaken(head):
+            did = "deleted" if head.is_deleted else "took over"
+            writer.abandon(fenced(writer.ledger_id, writer.unconfirmed, f"somebody {did} log {self._name!r} (L5)"))
+        return writer.error is not None
 
     def want(self) -> None:
         """Wakes the background task, which rolls, or ends if the writer has failed."""
@@ -321,7 +344,7 @@ class Rolling:
         await self._go_on_to(writer, segment)
         await self._driver.settle(self._name, writer)
 
-    async def _go_on_to(self, writer: LedgerWriter, segment: int) -> None:
+    async def _go_on_to(self, writer: EntryWriter, segment: int) -> None:
         previous = self._current.go_on_to(writer, segment)
         # It is no longer the current ledger: its size must not ask for a roll of the next one.
         previous.report_to(None, None)
@@ -343,7 +366,7 @@ class Rolling:
             except ReplogError:
                 self.failures += 1  # the next roll does it
 
-    async def _close_previous(self, previous: LedgerWriter) -> bool:
+    async def _close_previous(self, previous: EntryWriter) -> bool:
         """Closes the ledger before the current one; False if this writer ends before. The next roll must wait for it, because a
         takeover recovers only two."""
         try:
@@ -372,9 +395,9 @@ class Rolling:
                     await self.leaving.wait()
         return False
 
-    def _is_rolled_short(self, previous: LedgerWriter, error: WriteQuorumError) -> None:
-        """Tells those who asked for this roll that it has happened, but that copies of the previous ledger are missing (W8); and
-        those who asked since that there is no other roll before they are there."""
+    def _is_rolled_short(self, previous: EntryWriter, error: WriteQuorumError) -> None:
+        """Ends the requests for this roll: it has happened, but copies of the previous ledger are missing (W8); and
+        later requests: there is no other roll before these copies exist."""
         self._current.lacking = previous.ledger_id
         for request in self._requests:
             request.error = error

@@ -45,7 +45,7 @@ class SegmentAges:
         goes_back: set[int] = set()
         for place, segment in enumerate(segments[:-1]):
             sent = _sent_ms(segment)
-            # Without entries, or while nobody knows when they were sent, its creation shows what its leader's clock said.
+            # Without entries, or while their times are unknown, its creation shows the time of its leader's clock.
             first_ms, last_ms = sent or (segment.created_at_ms, segment.created_at_ms)
             if _is_of_the_future(segment, soon_ms):
                 problem = f"by its writer's clock, segment {segment.number} was sent at {_told(last_ms)}, which is in the future"
@@ -94,7 +94,7 @@ class SegmentAges:
 
 
 def _sent_ms(segment: Segment) -> tuple[int, int] | None:
-    """When the first and the last entry of a segment were sent; None if it has none, or nobody knows."""
+    """When the first and the last entry of a segment were sent; None if it has none, or they are unknown."""
     contents = segment.contents
     if contents is None or not contents.entries or contents.last_sent_ms is None:
         return None
@@ -108,7 +108,7 @@ def _is_of_the_future(segment: Segment, soon_ms: int) -> bool:
 
 
 def _unsent_ms(segment: Segment) -> int | None:
-    """When a segment ended for which no time is known: always before, if it has no entry; None, if nobody knows."""
+    """When a segment ended for which no time is known: always before, if it has no entry; None, if unknown."""
     return _ALWAYS_MS if segment.contents is not None and not segment.contents.entries else None
 
 

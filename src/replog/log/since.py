@@ -3,11 +3,13 @@
 Rules:
 
 - No entry that was sent at the time or later is skipped, by the clock of its writer. Earlier ones may come.
-- The times in the log's record rule segments out. Bookies are asked about the first segment that they don't rule out; about a
-  second one only if the first one has no such entry after all.
-- What one writer wrote is searched by halving: its times never go back (`replog.protocol.contents`). Other clocks may differ, so
-  segments are looked through in order, and so are the terms of an unbounded ledger, each of which has a writer of its own.
-- Behind the last entry that is known to be confirmed, nothing is known of times. So reading never begins later than there.
+- The times in the log's record rule segments out. Bookies are asked about the first segment that they don't rule out;
+  about a second one only if the first one has no such entry after all.
+- The entries of one writer are searched by halving: its times never go back (`replog.protocol.contents`). Other clocks
+  may differ, so segments are looked through in order, and so are the terms of an unbounded ledger, each of which has a
+  writer of its own.
+- Behind the last entry that is known to be confirmed, nothing is known of times. So reading never begins later than
+  there.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from replog.client.ledger_reader import LedgerRangeReader
 from replog.client.ledgers import Ledgers
 from replog.errors import ConfigError, EntryNotFoundError, LedgerNotFoundError, LedgerTrimmedError, TrimmedError
-from replog.log.log_reader import LogReader
+from replog.log.log_reader import LogReader, started
 from replog.log.log_records import LogRecords
 from replog.protocol.model import LedgerMetadata, LedgerState, Position, Segment
 
@@ -53,12 +55,12 @@ async def reader_since(
     Raises `LogNotFoundError` (with `follow` it waits for the log instead), `EntryUnreadableError` (retry: yes),
     `UnauthorizedError`, `MetastoreError`. If cancelled, nothing is left behind."""
     if follow:
-        await LogReader(name, ledgers, records, password, None, follow=True).start()
+        await started(LogReader(name, ledgers, records, password, None, follow=True))
     while True:
         after = await _TimeSearch(name, time_ns, ledgers, records, password).find()
         reader = LogReader(name, ledgers, records, password, after, follow)
         try:
-            await reader.start()
+            await started(reader)
         except TrimmedError:
             # The place was trimmed since it was found. So the log begins behind it now.
             continue

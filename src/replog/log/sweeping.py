@@ -12,10 +12,10 @@ their job
 Ledgers without a job's name belong to leaders. A sweep finishes what other clients left unfinished of them, as trims and
 takeovers do (L7), and never touches others.
 
-A sweep looks at what is registered for this log (`replog.client.job_records`), however many ledgers the cluster has: two calls
-for each job that runs or was killed, one for each of the last ledgers of the log if there is such a job, and one for each ledger
-of a job that ends. It forgets a ledger that the log names at once, and one that it deleted when no late request can create it
-again.
+A sweep looks at the ledgers and jobs registered for this log (`replog.client.job_records`), however many ledgers the
+cluster has: two calls for each job that runs or was killed, one for each of the last ledgers of the log if there is
+such a job, and one for each ledger of a job that ends. It forgets a ledger that the log names at once, and one that it
+deleted when no late request can create it again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from replog.client.ledgers import Ledgers
 from replog.client.metastore_trust import check_metastore
 from replog.config import check_seconds
 from replog.errors import ClockMismatchError, ConfigError, LedgerNotFoundError
-from replog.log.catalog import finish
 from replog.log.checking import AT_ONCE, JOB_KEY
 from replog.log.log_driver import NO_WRITERS, PENDING_KEPT_S, LogDriver
 from replog.log.right_time import clock_refusal
+from replog.log.trimming import finish
 from replog.protocol.model import LogMetadata
 from replog.protocol.sweeping import LogSweeping
 from replog.records.paths import BEGUN_WORD, job_key_path, log_key_path
@@ -41,7 +41,7 @@ _NAMED_MAX = 16
 
 
 async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, driver: LogDriver) -> list[int]:
-    """Deletes ledgers that jobs left over; returns their ids, ascending. Raises as `Client.sweep_log`."""
+    """Deletes ledgers that jobs left over; returns their ids, ascending. Raises as `Client.jobs.sweep`."""
     _check_arguments(name, grace_s, job)
     await finish(name, ledgers, driver)
     keys = await ledgers.jobs.keys(name) if job is None else [job_key_path(name, job)]
@@ -157,7 +157,7 @@ class _Sweep:
         return keys
 
     async def _existing(self, ledger_ids: list[int]) -> dict[int, tuple[str, ...]]:
-        """Those that exist, with the bookies that hold their last entries."""
+        """The existing ones among these ledgers, with the bookies that hold their last entries."""
         found: dict[int, tuple[str, ...]] = {}
 
         async def look(ledger_id: int) -> None:
@@ -173,13 +173,13 @@ class _Sweep:
     async def _delete(self, victims: tuple[int, ...]) -> tuple[int, ...]:
         if not victims:
             return ()
-        machine = LogSweeping(self._name, victims, self._ledgers.chance.token(), self._now_ms)
+        machine = LogSweeping(self._name, victims, self._ledgers.entropy.token(), self._now_ms)
         machine.start()
         await self._driver.drive(machine, NO_WRITERS, b"")
         return machine.deleted
 
     async def _forget(self, job: RegisteredJob, named: frozenset[int]) -> None:
-        """Forgets the ledgers of an ended job that are the log's, or that nobody can create any more."""
+        """Forgets the ledgers of an ended job that are the log's, or that can't be created any more."""
         left = 0
 
         async def forget(ledger_id: int) -> None:

@@ -1,15 +1,14 @@
 """Replicated state machines: a class whose commands are records of a log, applied in every process in the log's order."""
 
 from replog.machine.commands import State, StateMachine, command
+from replog.machine.context import context_of
 from replog.machine.options import MachineOptions
 from replog.machine.ready import ReplicatedCounter, ReplicatedDict, ReplicatedLock, ReplicatedQueue
 from replog.machine.running import MachineStatus, RunningMachine, run_machine
 from replog.machine.sessions import CommandId
-from replog.machine.surroundings import LogOptions, surroundings_of
 
 __all__ = [
     "CommandId",
-    "LogOptions",
     "MachineOptions",
     "MachineStatus",
     "ReplicatedCounter",
@@ -21,5 +20,5 @@ __all__ = [
     "StateMachine",
     "command",
     "run_machine",
-    "surroundings_of",
+    "context_of",
 ]

@@ -1,12 +1,13 @@
-"""The calls of one member: finds the leader, sends what is asked for, and repeats it at the next leader until it is answered.
+"""The calls of one member: finds the leader, sends each request, and repeats it at the next leader until it is answered.
 
 Rules:
-- A request is repeated whenever its answer may have been lost. That is safe: a command carries its session and its sequence, and
-  everything else changes nothing, or only begins a session that nobody uses.
-- Requests that are asked for in one turn of the event loop go in one message, and share the event that wakes their callers.
+- A request is repeated whenever its answer may have been lost. That is safe: a command carries its session and its
+  sequence, and everything else changes nothing, or only begins an unused session.
+- Requests that are asked for in one turn of the event loop go in one message, and share the event that wakes their
+  callers.
 - A leader that says it does not lead is not asked again; one that is silent or unreachable is, after the others.
-- All requests have the same time to be answered: one task waits for the end of the oldest one's, and only those that had to wait
-  for room have a timer of their own.
+- All requests have the same time to be answered: one task waits for the end of the oldest one's, and only those that
+  had to wait for room have a timer of their own.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from replog.errors import (
     RemoteProtocolError,
     ReplogError,
 )
+from replog.machine.context import LeaderAddress, MachineContext, announced_leaders
 from replog.machine.entries import Answer, Code, MachineEntry, decode_answer
-from replog.machine.options import MachineOptions
-from replog.machine.surroundings import LeaderAddress, Surroundings, announced_leaders
+from replog.machine.options import MachineTuning
 from replog.machine.visits import machine_key, request_of
 from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.messages import Response, Status
@@ -59,6 +60,21 @@ class _Question:
     def is_open(self) -> bool:
         """True until it has an answer or an error."""
         return self.answer is None and self.error is None
+
+
+class _Busy:
+    """Questions for which the leader had no room, and when they are sent again; infinity without one."""
+
+    __slots__ = ("again_s", "questions")
+
+    def __init__(self) -> None:
+        self.questions: list[_Question] = []
+        self.again_s = float("inf")
+
+    def add(self, questions: Sequence[_Question]) -> None:
+        """The first ones decide when."""
+        self.again_s = min(self.again_s, trio.current_time() + _BUSY_S)
+        self.questions += questions
 
 
 class _Link:
@@ -92,7 +108,7 @@ class _Link:
         return float("inf")
 
     def lose(self) -> None:
-        """What is in flight is to be sent by another link."""
+        """Marks the requests in flight to be sent over another link."""
         self.is_lost = True
         self._caller.news()
 
@@ -120,7 +136,7 @@ class _Link:
         except RemoteProtocolError:
             answers = []
         if len(answers) != len(questions):
-            self.lose()  # nobody who speaks so is a leader
+            self.lose()  # a peer with such answers is not a leader
             return
         self._caller.answered(questions, answers)
 
@@ -132,16 +148,16 @@ class _Link:
 class Caller:
     """The requests of one member. `run` is the task behind it."""
 
-    def __init__(self, name: str, surroundings: Surroundings, options: MachineOptions, password: bytes) -> None:
+    def __init__(self, name: str, context: MachineContext, options: MachineTuning, password: bytes) -> None:
         self._name = name
-        self._surroundings = surroundings
+        self._context = context
         self._options = options
         self._key = machine_key(password)
         self._open: dict[_Question, None] = {}  # in their order, until they are answered
         self._open_bytes = 0
         self._unsent: list[_Question] = []
         self._together = trio.Event()  # of the questions that were asked for since the last message
-        self._busy: list[_Question] = []  # for which the leader had no room
+        self._busy = _Busy()
         self._news = trio.Event()
         self._room = trio.Event()
         self._waiting_for_room = 0
@@ -210,7 +226,7 @@ class Caller:
         )
 
     def leave(self) -> None:
-        """Nothing is sent any more: whoever waits for an answer gets `trio.ClosedResourceError`."""
+        """Nothing is sent any more: callers waiting for an answer get `trio.ClosedResourceError`."""
         self._is_left = True
         self.failed(list(self._open), trio.ClosedResourceError(f"machine {self._name!r}: this member was left"))
 
@@ -241,7 +257,7 @@ class Caller:
 
     def busy(self, questions: Sequence[_Question]) -> None:
         """The leader had no room for these."""
-        self._busy += questions
+        self._busy.add(questions)
         self.news()
 
     # -- the task -----------------------------------------------------------------------------------------------------
@@ -263,7 +279,7 @@ class Caller:
                             await link.connection.aclose()
 
     async def _end_in_time(self) -> None:
-        """Ends what nobody answered in its time."""
+        """Ends requests that were not answered in time."""
         while True:
             await self._first.wait()
             self._first = trio.Event()
@@ -280,19 +296,19 @@ class Caller:
         self._news = trio.Event()
 
     async def _use(self, link: _Link) -> None:
-        """Sends by this link until it is lost: all that is open first, for nobody knows what another leader did with it."""
-        self._unsent, self._busy = list(self._open), []
+        """Sends by this link until it is lost: all open requests first, since their fate at another leader is unknown."""
+        self._unsent, self._busy = list(self._open), _Busy()
         silence_s = self._options.repeat_after_s
         while not link.is_lost:
             self._send(link)
-            ends_s = trio.current_time() + _BUSY_S if self._busy else link.unanswered_since_s + silence_s
-            await self._wait_for_news(ends_s)
+            await self._wait_for_news(min(self._busy.again_s, link.unanswered_since_s + silence_s))
             # Single messages may be lost, too: so the oldest one counts, and not when something was heard last.
             if trio.current_time() >= link.unanswered_since_s + silence_s:
                 break
-            # Waited for above, unless there was other news: then it comes a little early.
-            self._unsent += self._busy
-            self._busy = []
+            # Not at other news: the answer that the leader has no room is news itself, and would be asked for without a pause.
+            if trio.current_time() >= self._busy.again_s:
+                self._unsent += self._busy.questions
+                self._busy = _Busy()
         if link.is_deposed:
             self._deposed_term = max(self._deposed_term, link.leader.term)
 
@@ -314,7 +330,7 @@ class Caller:
         began_s = trio.current_time()
         while True:
             try:
-                leaders = await announced_leaders(self._surroundings.metastore, self._name)
+                leaders = await announced_leaders(self._context.metastore, self._name)
             except MetastoreError:
                 leaders = []
             for leader in leaders:
@@ -331,14 +347,14 @@ class Caller:
         link = _Link(leader, self)
         for endpoint in leader.endpoints:
             try:
-                transport = self._surroundings.transport(endpoint.scheme)
+                transport = self._context.transport(endpoint.scheme)
                 with trio.fail_after(self._options.repeat_after_s):
                     link.connection = await transport.connect(
                         endpoint.address,
                         link,
                         nursery,
                         bookie_id=leader.member_id,
-                        authenticator=self._surroundings.authenticator,
+                        authenticator=self._context.authenticator,
                     )
             except (BookieError, ConfigError, trio.TooSlowError):
                 continue

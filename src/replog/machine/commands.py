@@ -1,11 +1,12 @@
 """State machines of users, their commands, and both as typed data in JSON.
 
 Rules:
-- A command's arguments, its result and the state are typed data: cattrs makes JSON of them by their annotations, and reads that
-  back. Nothing is pickled.
-- What an argument becomes in another process equals what the caller passed: the caller reads back what it is about to send, and
-  refuses what differs. So a text is never taken for a number.
-- A command is known by its name and its version. An entry with another name or version stops the member: it never guesses.
+- A command's arguments, its result and the state are typed data: cattrs makes JSON of them by their annotations, and
+  reads that back. Nothing is pickled.
+- An argument arrives in another process equal to the caller's: the caller reads back the bytes that it is about to
+  send, and refuses a difference. So a text is never taken for a number.
+- A command is known by its name and its version. An entry with another name or version stops the member: it never
+  guesses.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class StateMachine:
     """The base class of replicated state machines: an attrs class whose fields all have defaults, and whose methods marked
     with `replog.command` change them.
 
-    Every process applies the same commands in the same order to its own object. So a command may depend on nothing but its
-    arguments, the fields and `now`: not on the clock, randomness, files, or the order of a set. `version` is that of the fields:
-    raise it when a snapshot of before can't be read any more."""
+    Every process applies the same commands in the same order to its own object. So a command may depend on nothing but
+    its arguments, the fields and `now`: not on the clock, randomness, files, or the order of a set. `version` is that
+    of the fields: raise it when earlier snapshots can't be read any more."""
 
     __slots__ = ("_now_ns",)
 
@@ -57,7 +58,7 @@ class StateMachine:
 
     @property
     def now_ns(self) -> int:
-        """As `now`, in ns since the epoch. It never goes back."""
+        """The same time as `now`, in ns since the epoch. It never goes back."""
         return typing.cast(int, getattr(self, "_now_ns", 0))
 
 
@@ -202,7 +203,7 @@ class Call:
 
 
 class MachineType(Generic[State]):
-    """What is known of a class of state machines: its commands, and how its state is read and written."""
+    """The description of a class of state machines: its commands, and how its state is read and written."""
 
     def __init__(self, machine: type[State]) -> None:
         is_attrs: bool = isinstance(machine, type) and attrs.has(machine)
@@ -269,7 +270,7 @@ class MachineType(Generic[State]):
         return Call(known, known.decode(fields[2:]))
 
     def decode_asked(self, body: bytes) -> Call:
-        """As `decode`, of a caller's request. Raises `CommandRefusedError`: nothing was written."""
+        """Decodes a caller's request. Raises `CommandRefusedError`: nothing was written."""
         try:
             return self.decode(body)
         except UnknownCommandError as error:
@@ -307,6 +308,6 @@ _raw_decode = json.JSONDecoder().raw_decode
 
 
 def _from_json(text: str) -> Any:
-    """As `json.loads`, which looks for the encoding and for spaces first: a replay decodes every command."""
+    """Parses JSON without `json.loads`'s search for the encoding and for spaces: a replay decodes every command."""
     value, end = _raw_decode(text)
     return value if end == len(text) else json.loads(text)

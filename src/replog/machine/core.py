@@ -2,14 +2,15 @@
 
 No I/O, no clock, no randomness: members that apply the same entries have the same core. Rules:
 
-- A command is applied once: its session remembers the result under its sequence, until the caller says by a higher `floor` that
-  it has the answer. A sequence below the floor is never applied again.
-- The sessions and their results are part of the state and of its snapshots: a member that is restored, or takes over, knows what
-  was applied.
-- A session begins and ends by an entry only. Its id is counted here, so that no id ever means two sessions. A command of a
-  session that does not exist is not applied.
+- A command is applied once: its session remembers the result under its sequence, until the caller says by a higher
+  `floor` that it has the answer. A sequence below the floor is never applied again.
+- The sessions and their results are part of the state and of its snapshots: a member that is restored, or takes over,
+  knows the applied commands.
+- A session begins and ends by an entry only. Its id is counted here, so that no id ever means two sessions. A command
+  of a session that does not exist is not applied.
 - A command that raises counts as applied.
-- The first entry that counts is BEGIN. So a member that finds a trimmed log, and no snapshot, never takes the rest for all.
+- The first entry that counts is BEGIN. So a member that finds a trimmed log, and no snapshot, never takes the rest for
+  all.
 """
 
 from __future__ import annotations
@@ -41,8 +42,13 @@ _BEFORE_THE_BEGINNING = frozenset({Kind.LEAD, Kind.BARRIER, Kind.BEGIN})
 
 
 class BeginningGoneError(UnknownCommandError):
-    """The log does not have its beginning any more, and this member has none of what was applied in it. Retry: from a snapshot.
+    """The log does not have its beginning any more, and this member has not applied that part. Retry: from a snapshot.
     Outcome: nothing was applied."""
+
+
+class LogGoesBackError(StateDivergedError):
+    """The log ends before what this member has applied. Retry: no; log and snapshots are not of one machine, or the metastore
+    went back. Outcome: nothing was applied."""
 
 
 class Core(Generic[State]):
@@ -72,8 +78,8 @@ class Core(Generic[State]):
     # -- applying ---------------------------------------------------------------------------------------------------
 
     def apply(self, position: Position, entry: MachineEntry, call: Call | None = None) -> Answer | None:
-        """Applies the next entry, and returns what its caller is to be told, if it has one. `call` is a command that was decoded
-        before.
+        """Applies the next entry, and returns the answer for its caller, if it has one. `call` is a command that was
+        decoded before.
 
         Raises `BeginningGoneError` (nothing was applied), `UnknownCommandError` or `StateDivergedError`: then this member must
         stop."""
@@ -234,8 +240,8 @@ class Core(Generic[State]):
         return self._json(fields)
 
     def load(self, data: bytes) -> None:
-        """Becomes what was dumped. Raises `UnknownCommandError` if that is of another version, `RemoteProtocolError` if it is
-        damaged; then it stays as it was."""
+        """Restores a dumped state. Raises `UnknownCommandError` if that is of another version, `RemoteProtocolError` if
+        it is damaged; then it stays as it was."""
         machine = self.machine.machine
         try:
             dumped = json.loads(data)
@@ -274,7 +280,7 @@ class Core(Generic[State]):
 
 
 class _Session:
-    """What is remembered of one caller: the answers that it may not have."""
+    """The memory of one caller: the answers that it may not have received."""
 
     __slots__ = ("floor", "results", "results_bytes")
 
@@ -322,7 +328,7 @@ def _bytes_of(result: tuple[int, bytes]) -> int:
 
 
 def _text_of(error: Exception) -> str:
-    """For the caller. A command that raised counts as applied also if nobody can say what it raised."""
+    """For the caller. A command that raised counts as applied even if its error cannot be described."""
     try:
         return str(error)[:_TEXT_CHARACTERS_MAX]
     except Exception as another:

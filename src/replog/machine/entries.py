@@ -21,7 +21,7 @@ _pack_header, _unpack_header, _pack_answer = _HEADER.pack, _HEADER.unpack_from, 
 
 
 class Kind(enum.IntEnum):
-    """What an entry says. The numbers are part of the format."""
+    """The kinds of entries. The numbers are part of the format."""
 
     LEAD = 1  # a leader begins; the body is its member id
     OPEN = 2  # a session begins; the body is a text for people
@@ -36,7 +36,7 @@ class Kind(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """What became of a request. The numbers pass over the wire."""
+    """The outcomes of a request. The numbers pass over the wire."""
 
     DONE = 1  # the body is the result
     FAILED = 2  # the command raised; the body is a JSON list of the error's type and text
@@ -80,7 +80,7 @@ def decode_entry(data: bytes) -> MachineEntry:
 
 
 class Answer:
-    """What became of a request, and where: the position of the entry that it became."""
+    """The outcome of a request, and the position of the entry that it became."""
 
     __slots__ = ("body", "code", "position")
 

@@ -1,19 +1,18 @@
 """One member of a machine: follows the log, and competes to lead it.
 
 Rules:
-- Exactly one task applies entries at a time: the follower, or the leader. Who is elected stops the follower, reads the log up to
-  its own takeover, and only then serves.
+- Exactly one task applies entries at a time: the follower, or the leader. An elected member stops the follower, reads
+  the log up to its own takeover, and only then serves.
 - After any error the member goes on behind the last entry that it applied: no gap, nothing twice.
-- What this program does not understand, and a state that differs from the leader's, ends the member with a named error.
+- An entry that this program does not understand, or a state that differs from the leader's, ends the member with a
+  named error.
 """
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-import attrs
 import trio
 
 from replog.errors import (
@@ -23,29 +22,32 @@ from replog.errors import (
     LedgerNotFoundError,
     LogNotFoundError,
     MetastoreError,
+    PositionError,
     ReplogError,
     TransientError,
     TrimmedError,
 )
+from replog.log.log_options import LogOptions
 from replog.log.log_writer import LogWriter
 from replog.log.record_batches import RecordBatch
 from replog.machine import snapshots
 from replog.machine.clock import MachineClock
-from replog.machine.core import BeginningGoneError, Core
+from replog.machine.context import Logs, MachineContext, encode_leader, leader_key
+from replog.machine.core import BeginningGoneError, Core, LogGoesBackError
 from replog.machine.entries import Kind, MachineEntry, decode_entry
 from replog.machine.leading import Leader
-from replog.machine.options import MachineOptions
+from replog.machine.options import MachineTuning
 from replog.machine.saving import Saver
-from replog.machine.surroundings import LogOptions, Logs, Surroundings, encode_leader, leader_key
 from replog.machine.visits import Reception
 from replog.protocol.model import Position
 from replog.records.bookies import Endpoint
 from replog.records.paths import log_key_path
-from replog.runtime.chance import current_chance
+from replog.runtime.entropy import current_entropy
+from replog.runtime.loggers import logger
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.threads import current_threads
 
-_log = logging.getLogger("replog.machine")
+_log = logger("replog.machine")
 
 _AGAIN_S = 0.1  # after a failed attempt, doubled each time
 _AGAIN_MAX_S = 2.0
@@ -75,12 +77,12 @@ class _Waiters:
             self._waiting.pop(event, None)
 
     def applied(self, position: Position) -> None:
-        """Wakes those that wait for nothing further."""
+        """Wakes waiters whose entry is applied."""
         for event in [each for each, wanted in self._waiting.items() if wanted <= position]:
             event.set()
 
     async def rest(self) -> None:
-        """Waits a moment, or until somebody waits."""
+        """Waits a moment, or until a caller waits."""
         if not self._waiting:
             self._come = trio.Event()
             with trio.move_on_after(_REST_S):
@@ -95,19 +97,19 @@ class Member:
         name: str,
         core: Core[Any],
         logs: Logs,
-        surroundings: Surroundings,
-        options: MachineOptions,
+        context: MachineContext,
+        options: MachineTuning,
         log_options: LogOptions,
     ) -> None:
         self.name = name
         self.core = core
-        self.member_id = current_chance().token(8)
+        self.member_id = current_entropy().token(8)
         self.reception = Reception(log_options.password)
         self.leads_from: Position | None = None
         self.restoring: float | None = None  # the part of a snapshot that was read, while one is
         self.caught_up = trio.Event()  # the log was read up to an end once
         self._logs = logs
-        self._surroundings = surroundings
+        self._context = context
         self._options = options
         self._log_options = log_options
         self._applying = trio.Lock()
@@ -140,7 +142,7 @@ class Member:
                 before = self.core.position
                 with trio.CancelScope() as self._following:
                     if self._is_elected:
-                        self._following.cancel()  # whoever was elected waits for the lock
+                        self._following.cancel()  # an elected member waits for the lock
                     await self._follow_on()
             again_s = _AGAIN_S if self.core.position > before else min(2 * again_s, _AGAIN_MAX_S)
             if not self._following.cancelled_caught:
@@ -161,16 +163,22 @@ class Member:
         if not self.core.position.segment:
             await self._restore()
         if not self.caught_up.is_set():
-            with suppress(LogNotFoundError):  # nobody has written to it: this is the first member
+            with suppress(LogNotFoundError):  # it is empty: this is the first member
                 await self._read(None, follow=False)
             self.caught_up.set()
         await self._read(None, follow=True)
 
     async def _read(self, before_segment: int | None, *, follow: bool) -> None:
-        """Applies what comes behind what is applied: to the end, or up to this segment."""
+        """Applies the next entries: to the end, or up to this segment."""
         core, password, begin = self.core, self._log_options.password, self.core.position
         after = begin if begin.segment else None
-        async with self._logs.read_log(self.name, after=after, follow=follow, password=password) as reader:
+        async with AsyncExitStack() as stack:
+            read_log = self._logs.read_log(self.name, after=after, follow=follow, password=password)
+            try:
+                reader = await stack.enter_async_context(read_log)
+            except PositionError:
+                await self._check_end()
+                raise
             while True:
                 try:
                     batch: RecordBatch | None = reader.receive_batch_nowait()
@@ -182,6 +190,16 @@ class Member:
                 if batch is None or (before_segment and batch.segment >= before_segment):
                     return
                 await self._apply(batch)
+
+    async def _check_end(self) -> None:
+        """Raises `LogGoesBackError` if the log ends before the entries applied here."""
+        position, head = self.core.position, await self._logs.log_metadata(self.name)
+        if position.segment >= head.next_segment_number:
+            end = f"log {self.name!r} ends with segment {head.next_segment_number - 1}"
+            raise LogGoesBackError(
+                f"{end}, and this member has applied all up to {position}, from a snapshot or before: the metastore went back, "
+                "or log and snapshots are of two back-ups. Nothing was changed; restore both from one back-up"
+            )
 
     async def _apply(self, batch: RecordBatch) -> None:
         core, (segment, first) = self.core, batch.first_position
@@ -223,9 +241,11 @@ class Member:
                     await self._restore()
                 # Only a leader that began later saves a snapshot behind that.
                 if self.core.position > began:
+                    with suppress(LogNotFoundError):
+                        await self._check_end()
                     raise FencedError(ledger_id, "a later leader has saved a snapshot: this one is deposed")
                 await self._read(began.segment, follow=True)
-                # Another leader may have saved one, and trimmed what was not read here.
+                # Another leader may have saved one, and trimmed entries that were not read here.
                 if not self.core.has_begun and await self._restore():
                     continue
             except (TrimmedError, BeginningGoneError):
@@ -241,7 +261,7 @@ class Member:
         while True:
             began_s = trio.current_time()
             try:
-                async with self._logs.lead_log(self.name, **attrs.asdict(self._log_options, recurse=False)) as log:
+                async with self._logs.lead_log(self.name, options=self._log_options) as log:
                     await self._lead(log, endpoints)
             # Of a leader that was paused, the next one may have trimmed away the ledger that it writes to.
             except (FencedError, LedgerNotFoundError) as error:
@@ -256,13 +276,20 @@ class Member:
         self._is_elected = True
         self._following.cancel()
         async with self._applying, open_service_nursery() as nursery:
-            saver = Saver(self.name, self.core, self._logs, self._log_options, self._options.snapshot_every)
+            saver = Saver(
+                self.name,
+                self.core,
+                self._logs,
+                self._context.metastore,
+                self._log_options,
+                self._options.snapshot_every,
+            )
 
             def applied() -> None:
                 self._applied()
                 saver.applied()
 
-            leader = Leader(self.core, log, nursery, self._options, current_chance(), applied)
+            leader = Leader(self.core, log, nursery, self._options, current_entropy(), applied)
             try:
                 # What is behind this entry in the log was appended by this leader, or by a later one.
                 lead = self._entry(Kind.LEAD)
@@ -290,9 +317,8 @@ class Member:
     async def _begin(self, log: LogWriter, clock: MachineClock) -> None:
         """Writes that the machine begins here. Raises `BeginningGoneError` if it has begun before, and that was trimmed."""
         head = await self._logs.log_metadata(self.name)
-        # A log that was deleted keeps its numbers: there, they do not tell whether the new one was trimmed.
-        if head.first_segment_number > 1 and not head.deletions:
-            # Once it is confirmed, this leader is the last one: nobody else began meanwhile, saved a snapshot and trimmed.
+        if not head.has_beginning:
+            # Once it is confirmed, this leader is the last one: no other leader began meanwhile, saved a snapshot and trimmed.
             await log.append(self._entry(Kind.BARRIER).encode())
             raise BeginningGoneError(
                 f"log {self.name!r} has no beginning: it was trimmed, and this program can read no snapshot of its machine"
@@ -308,18 +334,18 @@ class Member:
         key, value = leader_key(self.name, term), encode_leader(self.member_id, endpoints)
         while True:
             try:
-                async with self._surroundings.metastore.announce(key, value):
+                async with self._context.metastore.announce(key, value):
                     await trio.sleep_forever()
             except KeyExistsError as error:
                 _log.warning("machine %s: %s can't announce itself: %s", self.name, self.member_id, error)
             except MetastoreError:
-                pass  # nobody else finds this leader for now
+                pass  # other members do not find this leader for now
             await trio.sleep(_AGAIN_MAX_S)
 
     async def _watch_record(self, term: int, leader: Leader) -> None:
-        """A leader that nobody asks for anything learns here that it was deposed."""
+        """An idle leader learns here that it was deposed."""
         key, version = log_key_path(self.name), None
-        metastore = self._surroundings.metastore
+        metastore = self._context.metastore
         while True:
             try:
                 found = await metastore.get(key)

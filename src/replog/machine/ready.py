@@ -101,7 +101,7 @@ class ReplicatedQueue(StateMachine):
 class ReplicatedLock(StateMachine):
     """A lock that one holder has at a time, until it is released or its time is up: `token = await lock.acquire("me", 30.0)`.
 
-    A holder may be paused, and go on after its time. So whatever the lock protects must be given the token, and refuse a lower
+    A holder may be paused, and go on after its time. So the protected resource must get the token, and refuse a lower
     one than it has seen: tokens only rise."""
 
     token: int = 0  # of the last holder
@@ -110,7 +110,7 @@ class ReplicatedLock(StateMachine):
 
     @command
     def acquire(self, holder: str, duration_s: float) -> int | None:
-        """Takes the lock for so long, and returns its token; None if somebody has it."""
+        """Takes the lock for so long, and returns its token; None if it is taken."""
         if self.holder and self.now_ns < self.expires_ns:
             return None
         self.token += 1

@@ -18,14 +18,15 @@ from replog.errors import (
     RemoteProtocolError,
     SessionExpiredError,
 )
+from replog.log.log_options import LogOptions
 from replog.machine.calling import Caller
 from replog.machine.commands import Command, MachineType, State
+from replog.machine.context import Logs, MachineContext, listening, usual_listen
 from replog.machine.core import Core
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
 from replog.machine.member import Member
-from replog.machine.options import MachineOptions
+from replog.machine.options import MachineOptions, MachineTuning, tuned
 from replog.machine.sessions import CommandId, Session
-from replog.machine.surroundings import LogOptions, Logs, Surroundings, listening, usual_listen
 from replog.protocol.model import Position
 from replog.records.paths import log_key_path
 from replog.runtime.nursery import open_service_nursery
@@ -60,7 +61,7 @@ class RunningMachine(Generic[State]):
 
     Each command of the class is a method, which returns when the command is applied: `await counters.add("visits", 1)`."""
 
-    def __init__(self, member: Member, caller: Caller, session: Session, options: MachineOptions) -> None:
+    def __init__(self, member: Member, caller: Caller, session: Session, options: MachineTuning) -> None:
         self._member = member
         self._caller = caller
         self._session = session
@@ -94,9 +95,9 @@ class RunningMachine(Generic[State]):
         )
 
     async def read(self, function: Callable[[State], Result]) -> Result:
-        """What the function returns of the state, in which every command is applied that was answered before this was called.
+        """Returns the function's result for the state with every command applied that was answered before this call.
 
-        The function must not change the state, nor return a part of it that changes. Raises what it raises, and
+        The function must not change the state, nor return a part of it that changes. Raises the function's errors, and
         `CommandTimeoutError`. Reads that are under way together share one append."""
         deadline_s = trio.current_time() + self._options.call_timeout_s
         answer = await self._caller.ask(MachineEntry(Kind.READ))
@@ -134,7 +135,7 @@ class RunningMachine(Generic[State]):
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """As `call`, for a command that has an id: a repeat with the same id is answered as the first one was, and not applied.
+        """Runs a command that has an id: a repeat with the same id gets the first answer, and is not applied again.
 
         Raises `SessionExpiredError` if the id's session has ended: then it is unknown whether the command was applied before."""
         wanted = CommandId.parse(command_id)
@@ -192,23 +193,23 @@ async def run_machine(
     name: str,
     machine: type[State],
     logs: Logs,
-    surroundings: Surroundings,
+    context: MachineContext,
     listen: str | Sequence[str] | None,
     options: MachineOptions | None,
     log_options: LogOptions,
 ) -> AsyncIterator[RunningMachine[State]]:
     """A member of the machine of this name, as a context: see `Client.run_machine`."""
     log_key_path(name)
-    settings = options or MachineOptions()
+    settings = tuned(options or MachineOptions())
     core = Core(MachineType(machine))
     if listen is None:
         addresses: Sequence[str] = usual_listen()
     else:
         addresses = (listen,) if isinstance(listen, str) else listen
-    member = Member(name, core, logs, surroundings, settings, log_options)
-    caller = Caller(name, surroundings, settings, log_options.password)
+    member = Member(name, core, logs, context, settings, log_options)
+    caller = Caller(name, context, settings, log_options.password)
     session = Session(caller, settings, member.member_id)
-    served = listening(member.member_id, addresses, member.reception, surroundings)
+    served = listening(member.member_id, addresses, member.reception, context)
     async with served as endpoints, open_service_nursery() as nursery:
         nursery.start_soon(member.run, endpoints)
         nursery.start_soon(caller.run)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import Any
 
 import trio
 
+from replog.abc import Metastore
 from replog.errors import ReplogError, TrimBlockedError, UnknownCommandError
+from replog.log.log_options import LogOptions
 from replog.log.log_writer import LogWriter
 from replog.machine import snapshots
+from replog.machine.context import Logs
 from replog.machine.core import Core
-from replog.machine.surroundings import LogOptions, Logs
+from replog.protocol.model import Position
+from replog.records.paths import log_backups_key_path
+from replog.runtime.loggers import logger
 from replog.runtime.threads import current_threads
 
-_log = logging.getLogger("replog.machine")
+_log = logger("replog.machine")
 
 _SHARE = 0.05  # of the time, at most, that may pass while the state is being written down
 _AGAIN_S = 5.0  # after a snapshot that failed
@@ -24,11 +28,20 @@ _AGAIN_S = 5.0  # after a snapshot that failed
 class Saver:
     """Saves the snapshots of one leadership."""
 
-    def __init__(self, name: str, core: Core[Any], logs: Logs, options: LogOptions, every: int | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        core: Core[Any],
+        logs: Logs,
+        metastore: Metastore,
+        options: LogOptions,
+        every: int | None,
+    ) -> None:
         self.wanted = trio.Event()
         self._name = name
         self._core = core
         self._logs = logs
+        self._metastore = metastore
         self._options = options
         self._every = every
 
@@ -61,10 +74,16 @@ class Saver:
         await log.roll()
         await current_threads().run(self._check, data)
         if await snapshots.save(self._name, position, data, self._logs, self._options):
-            # The snapshot is good all the same: the log stays longer, for a cursor that somebody has on it.
-            with suppress(TrimBlockedError):
-                await self._logs.trim_log(self._name, before=position)
+            await self._trim(position)
         self._core.snapshot_commands = max(commands, self._core.snapshot_commands)
+
+    async def _trim(self, position: Position) -> None:
+        """Trims the log, unless it must stay longer: for a cursor on it, or for a back-up that has found it trimmed
+        behind the snapshot that it had just saved (V1). The next snapshot trims it then."""
+        if await self._metastore.announced(log_backups_key_path(self._name)):
+            return
+        with suppress(TrimBlockedError):
+            await self._logs.trim_log(self._name, before=position)
 
     def _check(self, data: bytes) -> None:
         """In a thread: what can't be read back must not replace the log."""

@@ -11,7 +11,7 @@ import trio
 from replog.errors import CommandTimeoutError, ConfigError, MachineError, SessionExpiredError
 from replog.machine.calling import Caller
 from replog.machine.entries import Code, Kind, MachineEntry
-from replog.machine.options import MachineOptions
+from replog.machine.options import MachineTuning
 
 _TOUCHES_PER_TIMEOUT = 4
 _FAREWELL_S = 2.0
@@ -42,7 +42,7 @@ class CommandId(NamedTuple):
 class Session:
     """The numbers of one member's commands. A session that has ended is followed by another with the next command."""
 
-    def __init__(self, caller: Caller, options: MachineOptions, who: str) -> None:
+    def __init__(self, caller: Caller, options: MachineTuning, who: str) -> None:
         self._caller = caller
         self._who = who.encode()
         self._id = 0  # 0: none was opened, or it has ended
@@ -58,7 +58,7 @@ class Session:
     async def begin(self) -> CommandId:
         """The next id. `ended` must follow. Waits while too many commands are under way. Raises as `Caller.ask`."""
         if not self._is_free:
-            # Those who wait for one that opens the session would else wait for each other's attempts, one after the other.
+            # Callers waiting for the one that opens the session would otherwise wait for each other's attempts in turn.
             with trio.move_on_after(self._call_timeout_s):
                 await self._until_free()
         if not self._is_free:
@@ -69,7 +69,7 @@ class Session:
         return self._next_id()
 
     def begin_nowait(self) -> CommandId | None:
-        """As `begin`, for who need not wait; None otherwise."""
+        """The non-blocking form of `begin`; None if it would have to wait."""
         return self._next_id() if self._is_free else None
 
     def _next_id(self) -> CommandId:
@@ -97,7 +97,7 @@ class Session:
         return next(iter(self._unanswered)) if command_id.session == self._id and self._unanswered else 0
 
     def ended(self, command_id: CommandId) -> None:
-        """The command was answered, or nobody will repeat it."""
+        """The command was answered, or will not be repeated."""
         if command_id.session == self._id:
             unanswered = self._unanswered
             was_full = len(unanswered) >= self._calls_max
@@ -107,7 +107,7 @@ class Session:
             self._used_s = trio.current_time()
 
     def _wake(self) -> None:
-        """Has those who wait for room look again. They have sent nothing: if their session ended, they go on in the next one."""
+        """Wakes callers waiting for room. They have sent nothing: if their session ended, they go on in the next one."""
         self._freed.set()
         self._freed = trio.Event()
 
@@ -148,5 +148,5 @@ class Session:
                     with suppress(MachineError):  # it expires by itself
                         await self._caller.ask(MachineEntry(Kind.EXPIRE, body=f"[{session}]".encode()))
         finally:
-            # Whoever waits for room asks a caller that is left by then, and is told so.
+            # A caller waiting for room asks one that has exited by then, and hears that.
             self._wake()

@@ -1,8 +1,8 @@
-"""What comes to a member over its transports: requests of callers, each a batch, in the frame of an add.
+"""Requests that reach a member over its transports: each is a batch, in the frame of an add.
 
-A request is a batch of entries that somebody wants to have in the machine's log; its answer is a batch of as many answers. So
-callers use the transports of bookies, with their authentication and bounds, and no protocol of their own. The request's key
-proves that the caller knows the log's password (B7).
+A request is a batch of entries for the machine's log; its answer is a batch of as many answers. So callers use the
+transports of bookies, with their authentication and bounds, and no protocol of their own. The request's key proves that
+the caller knows the log's password (B7).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AGAIN = Answer(Code.BUSY).encode()
 
 
 def machine_key(password: bytes) -> bytes:
-    """What a caller shows, and a member compares."""
+    """The key that a caller presents, and a member compares."""
     return ledger_key(_LEDGER_ID, password)
 
 
@@ -75,12 +75,12 @@ class Visit:
         return Response(self._request_id, Status.OK, batches=(batch_of(answers),))
 
     def refused(self) -> Response:
-        """What the caller is told by who is not the leader, or not any more."""
+        """The answer of a member that does not lead, or does not lead any more."""
         return Response(self._request_id, Status.FENCED, detail="this member does not lead")
 
 
 class Host(Protocol):
-    """Who takes visits: the leader."""
+    """The leader, which takes visits."""
 
     def take(self, visit: Visit, requests: Sequence[MachineEntry]) -> None:
         """Answers the visit, now or later."""
@@ -94,7 +94,7 @@ class Reception:
         self._key = machine_key(password)
 
     def handle(self, requests: Sequence[Request], reply: Reply) -> None:
-        """As `RequestHandler.handle`."""
+        """Takes requests and replies to each (`RequestHandler.handle`)."""
         refused = []
         for request in requests:
             problem = self._receive(request, reply)

@@ -6,7 +6,6 @@ that don't see each other's processes. A value is durable when its change is ans
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import threading
@@ -32,9 +31,11 @@ from replog.errors import (
 from replog.hookspecs import Backend, hookimpl
 from replog.metastores.lmdb_directory import damaged, finish_directory, make_directory, prepare_directory
 from replog.metastores.lmdb_environment import Environment, Limits, NeedsWriterError
+from replog.metastores.lmdb_errors import not_opened
 from replog.metastores.lmdb_jobs import Job
 from replog.metastores.lmdb_records import FORMAT, Reading, Words, Writing
 from replog.metastores.lmdb_waits import KeyWaits
+from replog.metastores.options import MetastoreOptions
 from replog.runtime.lmdb_file import DataFileDamagedError
 from replog.runtime.lmdb_map import ForkedInUseError
 from replog.runtime.threads import run_in_thread
@@ -46,17 +47,29 @@ _POSITIVE: Any = [gt(0), lt(math.inf)]
 
 
 @attrs.frozen(kw_only=True)
-class LMDBOptions:
-    """`create` a directory that is not there. The map has `map_bytes` at first and doubles up to `map_bytes_max`; the first
-    who opens a directory in a process decides these. A change that takes longer than `timeout_s` fails. Changes by other
-    processes are looked for every `poll_s`. A process that hangs counts as gone after `lease_s`, a dead one at once."""
+class LMDBOptions(MetastoreOptions):
+    """`create` a directory that is not there. The map doubles up to `map_bytes_max`; the first opening of a directory in
+    a process decides it. And those of `MetastoreOptions`: a process that hangs counts as gone after `lease_s`, a dead one at
+    once."""
 
     create: bool = True
-    map_bytes: int = attrs.field(default=16 << 20, validator=_POSITIVE)
     map_bytes_max: int = attrs.field(default=64 << 30, validator=_POSITIVE)
-    timeout_s: float = attrs.field(default=10.0, validator=_POSITIVE)
+    lease_s: float = 5.0
+
+
+@attrs.frozen(kw_only=True)
+class LMDBTuning(LMDBOptions):
+    """The options, and beside them the constants. No configuration sets these; tests do, to see much soon."""
+
+    # The size of the map at first: metadata of some ten thousand ledgers. Only what is used takes space on disk.
+    map_bytes: int = attrs.field(default=16 << 20, validator=_POSITIVE)
+    # How often changes by other processes are looked for. A look costs microseconds; 50 ms are less than an election takes.
     poll_s: float = attrs.field(default=0.05, validator=_POSITIVE)
-    lease_s: float = attrs.field(default=5.0, validator=_POSITIVE)
+
+
+def tuned(options: LMDBOptions) -> LMDBTuning:
+    """The options with the constants."""
+    return options if isinstance(options, LMDBTuning) else LMDBTuning(**attrs.asdict(options))
 
 
 class LMDBMetastore(Metastore):
@@ -69,7 +82,7 @@ class LMDBMetastore(Metastore):
 
     def __init__(self, path: str | os.PathLike[str], options: LMDBOptions = LMDBOptions()) -> None:
         self._path = os.fspath(path)
-        self._options = options
+        self._options = options = tuned(options)
         self.lease_s = options.lease_s
         self._pid = os.getpid()
         self._opening = trio.Lock()
@@ -158,7 +171,8 @@ class LMDBMetastore(Metastore):
         return await self._read_much(key, lambda reading: reading.announced(key))
 
     async def _announce(self, key: str, value: bytes) -> int:
-        """Announces the key. If nobody waits for it any more, takes it back: no other process could, while this one lives."""
+        """Announces the key. If its caller does not wait any more, takes it back: no other process could, while this
+        one lives."""
         check_key(key)
         environment = await self._opened()
         made: list[int] = []
@@ -210,7 +224,7 @@ class LMDBMetastore(Metastore):
         return await self._read_much(key, lambda reading: reading.children(key))
 
     async def _read_much(self, key: str, question: Callable[[Reading], Answer]) -> Answer:
-        """As `_ask`, in a worker thread."""
+        """Reads a large answer like `_ask`, but in a worker thread."""
         check_key(key)
         environment = await self._opened()
         while True:
@@ -284,7 +298,7 @@ class LMDBMetastore(Metastore):
 
     async def _open(self) -> Environment:
         options = self._options
-        limits = Limits(options.map_bytes, max(options.map_bytes, options.map_bytes_max), options.lease_s)
+        limits = Limits(min(options.map_bytes, options.map_bytes_max), options.map_bytes_max, options.lease_s)
         # Opening maps and checks a file, and may wait for another process that is making the directory.
         environment = await run_in_thread(_borrow, self._path, limits, options.create)
         try:
@@ -341,7 +355,7 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
         try:
             if create:
                 make_directory(Path(path))
-            # By real path: LMDB breaks its locks when one process opens a file twice, under whatever names.
+            # By real path: LMDB breaks its locks when one process opens a file twice, even under different names.
             real_path = os.path.realpath(path, strict=True)
             environment = _environments.get(real_path)
             if environment is not None and environment.has_ended():
@@ -366,9 +380,8 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
         except ForkedInUseError as error:
             raise MetastoreError(f"metastore {error}") from error
         except (lmdb.Error, OSError) as error:
-            # Waiting does not change permissions; most other reasons pass.
-            kind = MetastoreError if isinstance(error, PermissionError) else MetastoreUnavailableError
-            raise kind(f"metastore {path}: cannot be opened: {_reason(error)}. Nothing was changed") from error
+            absent = "; create=true would make the directory" if isinstance(error, FileNotFoundError) else ""
+            raise not_opened(path, f"cannot be opened{absent}", error) from error
         environment.users += 1
         return environment
 
@@ -377,13 +390,11 @@ def _finish(environment: Environment) -> None:
     try:
         finish_directory(environment.path)
     except OSError as error:
-        raise MetastoreUnavailableError(
-            f"metastore {environment.path}: cannot be finished: {error}. Try again"
-        ) from error
+        raise not_opened(environment.path, "cannot be finished", error) from error
 
 
 def _give_back(environment: Environment) -> None:
-    """Stops the environment if nobody else uses it. Blocks for as long as its last changes take."""
+    """Stops the environment if no other handle uses it. Blocks for as long as its last changes take."""
     with _lock:
         environment.users -= 1
         if environment.users:
@@ -394,16 +405,10 @@ def _give_back(environment: Environment) -> None:
             del _environments[environment.path]
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno == errno.ENOENT:
-        return f"{error}; create=true would make the directory"
-    return str(error)
-
-
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
-    # They can't be closed here, during the fork. Opening the same path closes what was inherited.
+    # They can't be closed here, during the fork. Opening the same path closes the inherited ones.
     _inherited.update(_environments)
     _environments.clear()
 

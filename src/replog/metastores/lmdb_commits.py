@@ -4,24 +4,27 @@ Rules:
 - Only the writer thread is here. All jobs of a call are one transaction: one sync for many changes.
 - After a commit that failed, LMDB does nothing more with an environment: it is closed and opened again, and that is tried
   before each later transaction until it works.
-- The outcome of a commit that failed is unknown (M1); an error before the commit means that nothing was written.
+- The outcome of a commit that failed is unknown (M1), unless it failed before its meta page, or the disk only had no space and
+  nothing of the commit is there afterwards. An error before the commit means that nothing was written.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 
 import lmdb
 
-from replog.errors import MetastoreError, MetastoreUnavailableError, MetastoreUncertainError
+from replog.errors import MetastoreError, MetastoreFullError, MetastoreUnavailableError, MetastoreUncertainError
+from replog.metastores.lmdb_errors import advice_for, is_full, not_written
 from replog.metastores.lmdb_jobs import Job
 from replog.metastores.lmdb_records import Writing
 from replog.metastores.presence import Presence
+from replog.runtime.disk_errors import described
 from replog.runtime.lmdb_file import DataFileDamagedError
 from replog.runtime.lmdb_map import LMDBMap
+from replog.runtime.loggers import logger
 
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_log = logger("replog.metastores")
 
 
 class _TooSmallError(MetastoreError):
@@ -74,9 +77,7 @@ class Commits:
             except (lmdb.MapFullError, lmdb.MapResizedError) as error:
                 return _caused(_TooSmallError(str(error)), error)
             except (lmdb.Error, OSError) as error:
-                return _caused(
-                    MetastoreUnavailableError(f"metastore {self.map.path}: {error}; nothing was written"), error
-                )
+                return _caused(not_written(self.map.path, error), error)
             # Asked before the commit: afterwards the transaction is invalid, even if the commit failed.
             number = transaction.id()
             try:
@@ -84,10 +85,45 @@ class Commits:
             except lmdb.MapFullError as error:
                 return _caused(_TooSmallError(str(error)), error)
             except (lmdb.Error, OSError) as error:
-                self._broken = f"metastore {self.map.path}: a commit failed: {error}{_advice(error)}"
+                self._broken = f"metastore {self.map.path}: a commit failed: {described(error)}"
                 self._unknown_change = number
-                return _caused(MetastoreUncertainError(f"{self._broken}; read back before you go on"), error)
-        return None
+                failure = error
+            else:
+                return None
+            may_be_written = self._may_be_written()
+        return self._outcome(failure, may_be_written=may_be_written)
+
+    def _may_be_written(self) -> bool:
+        """Whether LMDB tried to write the meta page of a commit that failed: it comes last, and is what makes the commit."""
+        try:
+            return self.map.is_panicking() or int(self.map.environment.info()["last_txnid"]) >= self._unknown_change
+        except (lmdb.Error, OSError):
+            return True
+
+    def _outcome(self, failure: Exception, *, may_be_written: bool) -> MetastoreError:
+        """The error for a commit that failed. If the disk only took no more, opening it again shows whether anything is left."""
+        path = self.map.path
+        if not may_be_written or (is_full(failure, path) and self._reopen() is None and self._is_undone()):
+            return _caused(not_written(path, failure, self._held_back()), failure)
+        advice = f". {advice_for(failure, path)}".removesuffix(". ")
+        problem = f"metastore {path}: a commit failed: {described(failure)}{advice}; read back before you go on"
+        return _caused(MetastoreUncertainError(problem), failure)
+
+    def _held_back(self) -> str:
+        try:
+            return self.map.held_back()
+        except lmdb.Error:  # it is closed, as after a failure of the disk
+            return ""
+
+    def _is_undone(self) -> bool:
+        """Whether the commit that failed has left nothing, durably: LMDB has put the meta page back as it was."""
+        try:
+            with self.map.writing:
+                is_gone = int(self.map.environment.info()["last_txnid"]) < self._unknown_change
+                self.map.environment.sync(True)
+        except (lmdb.Error, OSError):
+            return False
+        return is_gone
 
     def _reopen(self) -> MetastoreError | None:
         """Opens the environment again if a commit broke it. Returns the error, with the first cause, or None."""
@@ -101,7 +137,8 @@ class Commits:
                     self._settle()
         except (lmdb.Error, OSError, DataFileDamagedError) as error:
             problem = f"{self._broken}; it can't be opened again yet: {error}; nothing was written. Try again"
-            return _caused(MetastoreUnavailableError(problem), error)
+            kind = MetastoreFullError if is_full(error, self.map.path) else MetastoreUnavailableError
+            return _caused(kind(problem), error)
         self._broken = None
         return None
 
@@ -119,19 +156,16 @@ class Commits:
             # 0 has LMDB read the size from the file.
             self.map.resize(0)
             return None
-        if self.map.grow():
+        before_bytes, is_worth_a_try = self.map.map_bytes, self.map.grow()
+        # Asked afterwards: readers that died are gone from the table then.
+        held_back = self.map.held_back()
+        if is_worth_a_try:
+            if held_back and self.map.map_bytes > before_bytes:
+                _log.warning("metastore %s: grows to %d bytes%s", self.map.path, self.map.map_bytes, held_back)
             return None
-        full = (
-            f"metastore {self.map.path}: full at map_bytes_max={self.map.map_bytes_max}; nothing was written. Raise it"
-        )
-        return _caused(MetastoreError(full), why)
-
-
-def _advice(error: Exception) -> str:
-    code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
-    if isinstance(error, lmdb.DiskError) or code in _NO_SPACE:
-        return ". The disk is full: make room on it"
-    return ". Look at the disk" if code == errno.EIO else ""
+        full = f"metastore {self.map.path}: full at map_bytes_max={self.map.map_bytes_max}; nothing was written"
+        full += held_back or ". Raise it"
+        return _caused(MetastoreFullError(full), why)
 
 
 def _caused(error: MetastoreError, cause: Exception) -> MetastoreError:

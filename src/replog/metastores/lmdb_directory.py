@@ -17,6 +17,7 @@ from pathlib import Path
 
 from replog.errors import MetastoreCorruptError
 from replog.metastores.lmdb_records import FORMAT, FORMAT_KEY
+from replog.runtime.disk_errors import exists
 from replog.runtime.lmdb_file import (
     DATA_FILE,
     DataFileDamagedError,
@@ -45,7 +46,7 @@ def prepare_directory(path: str) -> None:
     with alone_in_directory(path):
         if _is_marked(path):
             return
-        if not os.path.exists(data) or is_half_made(data):
+        if not exists(data) or is_half_made(data):
             make_data_file(path, [(FORMAT_KEY, FORMAT)])
         check_whole(path)
 
@@ -89,7 +90,7 @@ _RESTORE = "Nothing was changed; restore it from a backup, or use another direct
 def make_directory(path: Path) -> None:
     """Makes the directory and those above it, each durably in the one above; also what was made by a process that was
     killed right then. Raises OSError."""
-    missing = [each for each in (path, *path.parents) if not each.exists()]
+    missing = [each for each in (path, *path.parents) if not exists(each)]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         sync_directory(str(each.parent))
@@ -100,4 +101,4 @@ def make_directory(path: Path) -> None:
 
 
 def _is_marked(path: str) -> bool:
-    return os.path.exists(f"{path}/{MARK_FILE}")
+    return exists(f"{path}/{MARK_FILE}")

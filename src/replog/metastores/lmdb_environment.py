@@ -3,17 +3,16 @@
 Rules:
 - LMDB must not be opened twice in a process: environments are shared by their real path, and counted.
 - Writes wait for the writer lock of other processes and for the disk, so one thread does them, all that have gathered
-  in one transaction: one sync for many changes (`lmdb_jobs`, `lmdb_commits`). They are answered after the commit, whatever
-  the answer is.
+  in one transaction: one sync for many changes (`lmdb_jobs`, `lmdb_commits`). They are answered after the commit, with
+  any answer.
 - Reads are done where they are asked: the map is in memory. They see every committed change of every process.
 - The map grows between transactions only, and forks happen between write transactions: `replog.runtime.lmdb_map`.
-- While a failed environment is opened again, seats are kept: what was announced stays announced.
+- While a failed environment is opened again, seats are kept: announcements stay.
 - Versions come from one counter in the environment, so that they never repeat, not even over a deletion.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -27,19 +26,21 @@ from replog.metastores.lmdb_commits import Commits
 from replog.metastores.lmdb_jobs import Job, JobQueue
 from replog.metastores.lmdb_records import Reading, Writing
 from replog.metastores.presence import Presence
-from replog.runtime.lmdb_map import READERS_MAX, LMDBMap
+from replog.runtime.lmdb_file import READERS_MAX
+from replog.runtime.lmdb_map import LMDBMap
+from replog.runtime.loggers import logger
 from replog.runtime.own_threads import in_own_thread
 
 Answer = TypeVar("Answer")
 
 _STOP_TIMEOUT_S = 10.0
 
-_log = logging.getLogger("replog.metastores")
+_log = logger("replog.metastores")
 
 
 class NeedsWriterError(Exception):
-    """Another process made the map larger, or the environment was closed after a failure: have the writer thread do anything,
-    which mends that or says why not, then read again. Never leaves this package."""
+    """Another process made the map larger, or the environment was closed after a failure: the writer thread then gets
+    an empty job, which repairs that or reports why not; then read again. Never leaves this package."""
 
 
 @attrs.frozen
@@ -156,11 +157,11 @@ class Environment:
                 self._in_commit = jobs
                 if jobs:
                     self._commit(jobs)
-                # Only when nobody waits: these change nothing that anybody asked for just now.
+                # Only without waiting jobs: these change nothing that a caller has asked for just now.
                 elif self._later:
                     self._commit_later()
                 self._in_commit = []
-        finally:  # whatever happened, every waiting job gets an answer
+        finally:  # after any error, every waiting job gets an answer
             failure = f"metastore {self.path}: its writer thread ended"
             # First, so that no job can be queued behind those that are answered here.
             left = self._queue.fail(failure)

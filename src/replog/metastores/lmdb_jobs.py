@@ -68,7 +68,7 @@ class Job:
         return self._state == "finished"
 
     def answer(self) -> int:
-        """What the change returned, or raises what it raised."""
+        """Returns the result of the change, or raises its error."""
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -87,7 +87,7 @@ class JobQueue:
 
     @property
     def has_failed(self) -> bool:
-        """True once nobody takes jobs any more."""
+        """True once jobs are not taken any more."""
         return self._failure is not None
 
     def put(self, job: Job) -> None:
@@ -126,7 +126,7 @@ class JobQueue:
             return jobs
 
     def stop(self) -> None:
-        """Take no more jobs. `take` still returns those that wait."""
+        """Take no more jobs. `take` still returns waiting jobs."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()

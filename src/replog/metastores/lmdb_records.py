@@ -60,7 +60,7 @@ class Reading:
         self._presence = presence
 
     def format(self) -> bytes | None:
-        """What the environment says that it is; None if it holds nothing at all; b"" if it holds something else."""
+        """The format that the environment names; None if it is empty; b"" if it holds something else."""
         found = self._transaction.get(FORMAT_KEY)
         if found is not None:
             return bytes(found)
@@ -78,7 +78,7 @@ class Reading:
         return self.look(key)[0]
 
     def look(self, key: str) -> tuple[int | None, bool]:
-        """As `version`; and whether that may change without any commit, because the key is announced."""
+        """The version of the key; and whether it may change without a commit, because the key is announced."""
         found = self._transaction.get(_stored(key))
         if found is None:
             return None, False
@@ -116,7 +116,7 @@ class Reading:
         return {word: record.copy() for word, record in self._right_below(key).items()}
 
     def announced(self, key: str) -> dict[str, bytes]:
-        """What of that is announced."""
+        """The announced ones among the keys right below this one."""
         below = self._right_below(key)
         return {word: bytes(record.value) for word, record in below.items() if record.seat is not None}
 
@@ -174,9 +174,9 @@ class Writing(Reading):
         return 0
 
     def announce(self, key: str, value: bytes) -> int:
-        """As `create`, but the key exists only while this process does. Sweeps what dead processes announced."""
+        """Creates a key that exists only while this process does. Removes announcements of dead processes."""
         if self._find(key) is not None:
-            raise KeyExistsError(key, "somebody else announces it: nothing was written")
+            raise KeyExistsError(key, "another client announces it: nothing was written")
         # Here, since announcements are rare, and its maker needs the writer lock anyway.
         self._sweep()
         version = self._store(key, value, self._presence.sit_down())
@@ -207,7 +207,7 @@ class Writing(Reading):
         self._transaction.delete(_announced(key))
 
     def _sweep(self) -> None:
-        """Deletes what processes announced that are gone for good; those only silent may come back."""
+        """Deletes announcements of processes that are gone permanently; silent ones may come back."""
         found = []
         with self._transaction.cursor() as cursor:
             more = cursor.set_range(b"s")

@@ -1,7 +1,7 @@
 """Tasks that wait until a key of an LMDB directory has another version. For one trio run.
 
-LMDB tells nobody of the changes of other processes: somebody has to look. One of the tasks looks for all of them, and reads only
-after a commit: a thousand followers that looked by themselves took a whole processor.
+LMDB does not report changes of other processes: one waiter has to look. One of the tasks looks for all of them, and
+reads only after a commit: a thousand followers that looked by themselves took a whole processor.
 """
 
 from __future__ import annotations

@@ -86,11 +86,11 @@ class MemoryMetastore(Metastore):
         try:
             yield
         finally:
-            with suppress(KeyNotFoundError, VersionConflictError):  # somebody took it away: what we wanted
+            with suppress(KeyNotFoundError, VersionConflictError):  # it was removed already, as intended
                 self._store.delete(key, version)
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """What is announced right below this key, by its last word."""
+        """The announced values right below this key, by their last words."""
         await self._checkpoint(key)
         return self._store.announced(key)
 
@@ -138,7 +138,7 @@ class _Waiter:
         if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self.token:
             self.woken.set()
             return
-        with suppress(trio.RunFinishedError):  # its run is over: nobody waits any more
+        with suppress(trio.RunFinishedError):  # its run is over: it waits no more
             self.token.run_sync_soon(self.woken.set, idempotent=True)
 
 

@@ -1,10 +1,10 @@
 """Which processes of this machine are alive: a file of seats, each locked by the process that sits on it.
 
-Rules: a process is *gone* when the kernel has released its lock, so death is seen at once and after a reboot nobody is
-there; it is *silent* when it is not gone but has not beaten its heart for its lease (it hangs, or is stopped). Nothing is
-synced: presence is advice, never safety (M3). The locks are POSIX record locks. They belong to a process, not to a
-descriptor: they don't pass to a fork, and **closing any descriptor of the file gives all of them up**. So this file is
-opened once per process, and a process never tries a lock on a seat of its own.
+Rules: a process is *gone* when the kernel has released its lock, so death is seen at once and after a reboot every
+process is gone; it is *silent* when it is not gone but has not beaten its heart for its lease (it hangs, or is
+stopped). Nothing is synced: presence is advice, never safety (M3). The locks are POSIX record locks. They belong to a
+process, not to a descriptor: they don't pass to a fork, and **closing any descriptor of the file gives all of them
+up**. So this file is opened once per process, and a process never tries a lock on a seat of its own.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Presence:
 
     def _read(self, seat: Seat) -> tuple[int, int, int]:
         found = os.pread(self._file, _SEAT.size, seat.number * _SEAT.size)
-        # Behind the end of the file nobody ever sat: no incarnation is 0.
+        # Behind the end of the file there was never a seat: no incarnation is 0.
         return _SEAT.unpack(found) if len(found) == _SEAT.size else (0, 0, 0)
 
     def _is_held(self, seat: Seat) -> bool:
@@ -114,8 +114,8 @@ class Presence:
         if self._read(seat)[0] != seat.incarnation:
             return False
         try:
-            # The only way to ask who holds a record lock is to try it. Shared, so that two processes that ask don't see
-            # each other.
+            # The only way to find the holder of a record lock is to try it. Shared, so that two processes that ask
+            # don't see each other.
             fcntl.lockf(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, seat.number)
         except (BlockingIOError, PermissionError):
             return True

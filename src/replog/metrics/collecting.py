@@ -1,12 +1,12 @@
-"""From what bookies count to Prometheus' families.
+"""Turns the counters of bookies into Prometheus' families.
 
-Conventions: base units in the name (`_seconds`, `_bytes`), `_total` for what only grows. What a storage or transport of a plugin
-counts comes out too, as a gauge, since nobody here knows whether it only grows.
+Conventions: base units in the name (`_seconds`, `_bytes`), `_total` for what only grows. Counters of a plugin's storage
+or transport come out too, as gauges, since it is unknown here whether they only grow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import trio
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -16,6 +16,41 @@ from replog.bookie.serving import ServedBookie
 from replog.errors import StorageError
 from replog.runtime.installed import replog_version
 from replog.runtime.latencies import LatencyHistogram
+
+# -- families ---------------------------------------------------------------------------------------------------------
+#
+# Prometheus' families of gauges and counters that are filled one sample at a time, and left out while they are empty.
+
+
+class Families:
+    """Families with one prefix and the same labels. A value that is None is unknown, and has no sample."""
+
+    def __init__(
+        self, prefix: str, labels: Sequence[str], *, gauges: Mapping[str, str], counters: Mapping[str, str]
+    ) -> None:
+        self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+            name: GaugeMetricFamily(f"{prefix}{name}", meaning, labels=labels) for name, meaning in gauges.items()
+        }
+        for name, meaning in counters.items():
+            self._families[name] = CounterMetricFamily(f"{prefix}{name}", meaning, labels=labels)
+
+    def add(self, labels: Sequence[str], values: Mapping[str, float | None]) -> None:
+        """One sample of each family that is named here, with these labels."""
+        for name, value in values.items():
+            if value is not None:
+                self._families[name].add_metric(labels, float(value))
+
+    def __iter__(self) -> Iterator[Metric]:
+        return (each for each in self._families.values() if each.samples)
+
+
+# -- collecting -------------------------------------------------------------------------------------------------------
+#
+# Turns the counters of bookies into Prometheus' families.
+#
+# Conventions: base units in the name (`_seconds`, `_bytes`), `_total` for what only grows. Counters of a plugin's storage
+# or transport come out too, as gauges, since it is unknown here whether they only grow.
+
 
 PREFIX = "replog_bookie_"
 
@@ -85,6 +120,11 @@ _GAUGES = {
     "waiting_polls": "Questions for a later last add confirmed that wait.",
     "read_only": "1 if no new entries are taken.",
     "metastore_doubted": "1 if the metastore seems to have gone back: nothing is dropped, no new ledger taken.",
+    "metastore_leads": "1 if the member of the metastore in this process leads.",
+    "metastore_term": "The term of that member: it rises with each election.",
+    "metastore_committed_index": "The last entry of the metastore's log that this member knows to be committed.",
+    "metastore_stopped": "1 if that member has stopped, since its disk failed.",
+    "metastore_survives": "How many members may be lost until no majority answers, as the leader counts; -1: none answers now.",
     "free_bytes": "Bytes that the disk still takes.",
     "ledgers": "Ledgers that are stored.",
     "damaged_batches": "Stored batches that can't be read.",
@@ -110,10 +150,12 @@ _HISTOGRAMS = {
 
 
 def collect(bookies: Iterable[ServedBookie]) -> Iterator[Metric]:
-    """What these bookies measured, as Prometheus' families with the label `bookie`. For their trio thread."""
+    """The measurements of these bookies, as Prometheus' families with the label `bookie`. For their trio thread."""
     served = tuple(bookies)
     info = InfoMetricFamily("replog_bookie", "The bookies that are served here.", labels=["bookie"])
-    failed = GaugeMetricFamily(f"{PREFIX}storage_failed", "1 if the storage has stopped, for good.", labels=["bookie"])
+    failed = GaugeMetricFamily(
+        f"{PREFIX}storage_failed", "1 if the storage has stopped permanently.", labels=["bookie"]
+    )
     found: dict[str, dict[str, float]] = {}
     latencies: dict[str, dict[str, LatencyHistogram]] = {}
     for each in served:

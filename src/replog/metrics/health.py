@@ -41,7 +41,7 @@ class Health:
         return self.state in _WELL
 
     def to_json(self) -> dict[str, object]:
-        """What `/health` answers."""
+        """The answer of `/health`."""
         return {
             "state": self.state.value,
             "read_only": self.state is not State.SERVING,
@@ -67,6 +67,6 @@ def health_of(bookies: Iterable[ServedBookie]) -> Health:
         problem = server.failure or (server.space.error if server.is_read_only else server.guard.problem or None)
         if problem is not None:
             problems[server.bookie_id] = str(problem)
-            # The worst state wins, in whatever order the bookies come.
+            # The worst state wins, in any order of the bookies.
             state = max(state, _state_of(server), key=_BY_SEVERITY.index)
     return Health(state, names, problems)

@@ -1,10 +1,11 @@
-"""What logs hold, who leads them and how far their cursors are behind, as Prometheus' families.
+"""The size, leader and cursor lag of logs, as Prometheus' families.
 
 Rules:
 
-- Nothing is measured where entries pass. A look costs the metastore a few reads for each log, when somebody asks for the metrics.
-- Nothing is guessed, and nothing old is told: what the last look did not find out has no sample.
-- Counters count what was appended between looks of this process. What was trimmed away in between is missing in them.
+- Nothing is measured where entries pass. A look costs the metastore a few reads for each log, on each request for the
+  metrics.
+- Nothing is guessed or outdated: a value that the last look did not find has no sample.
+- Counters count the entries appended between looks of this process, without those trimmed away in between.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from replog.client.ledgers import check_password
 from replog.errors import MetastoreError
 from replog.log.log_looks import LogListing, LogSource, list_logs, look_at_logs
 from replog.log.log_summaries import LogSummary
-from replog.metrics.families import Families
+from replog.metrics.collecting import Families
 from replog.records.paths import log_key_path
 
 LOOK_TIMEOUT_S = 5.0
@@ -59,7 +60,9 @@ _CURSOR_GAUGES = {
 class LogMetrics(Collector):
     """The metrics of a client's logs, or of those that are named: for `serve_metrics`, or a registry of your own.
 
-    `look` looks at the logs, and `collect` says what was found. `problem` says why the metastore could not list them; else ""."""
+    Without `names`, they are the first 200 logs. `look` looks at the logs and their cursors, each at the cost of a few reads of
+    the metastore, and takes at most `timeout_s`; `collect` returns the results. `problem` says why the metastore could not list
+    the logs; else "". `serve_metrics` looks whenever somebody asks, and those who ask at the same time share a look."""
 
     def __init__(
         self,
@@ -85,8 +88,8 @@ class LogMetrics(Collector):
         self._appended: dict[str, tuple[int, int]] = {}  # entries and bytes of each log
 
     async def look(self) -> None:
-        """Looks at the logs now; those who ask at the same time share a look. It takes at most the timeout: what is not
-        known by then has no samples."""
+        """Looks at the logs now; simultaneous callers share a look. It takes at most the timeout: values not known by
+        then have no samples."""
         begun = self._begun
         async with self._looking:
             if self._ended > begun:
@@ -125,7 +128,7 @@ class LogMetrics(Collector):
             self._counted_to[name] = summary
 
     def collect(self) -> Iterator[Metric]:
-        """What the last look found, as Prometheus' families with the labels `log` and `cursor`."""
+        """The results of the last look, as Prometheus' families with the labels `log` and `cursor`."""
         listing = self._listing
         yield GaugeMetricFamily(
             "replog_logs_listed", "1 if the metastore said which logs there are.", value=float(listing is not None)

@@ -12,7 +12,7 @@ from typing import Protocol
 from prometheus_client.metrics_core import Metric
 
 from replog.machine import MachineStatus
-from replog.metrics.families import Families
+from replog.metrics.collecting import Families
 
 _COUNTERS = {
     "commands": "Commands that were applied since the machine began.",

@@ -1,13 +1,66 @@
 """Arranges zones around an ensemble, so that every write set spans enough of them. Pure.
 
-An ensemble is a circle of E indices, and the write set of an entry is a window of Qw neighbours (W1): there are E windows, or one
-if Qw = E. A search puts zones on the open indices, one after the other, and gives up a branch as soon as a window cannot span
-enough zones any more. What was found to lead nowhere is remembered, so that a search without hope ends soon too.
+An ensemble is a circle of E indices, and the write set of an entry is a window of Qw neighbours (W1): there are E
+windows, or one if Qw = E. A search puts zones on the open indices, one after the other, and gives up a branch as soon
+as a window cannot span enough zones any more. Dead ends are remembered, so that a search without hope ends soon too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from replog.errors import NotEnoughBookiesError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replog.abc import Candidate, Random
+    from replog.protocol.quorum import Quorum
+
+
+# -- choosing ---------------------------------------------------------------------------------------------------------
+#
+# Helpers of the built-in policies.
+
+
+def shuffled(candidates: Sequence[Candidate], random: Random) -> list[str]:
+    """The id of each bookie once; sorted before shuffling, so that the order in which they were found has no say."""
+    distinct = sorted({each.bookie_id for each in candidates})
+    random.shuffle(distinct)
+    return distinct
+
+
+def check_enough(quorum: Quorum, bookie_ids: Sequence[str]) -> None:
+    """Raises `NotEnoughBookiesError` if there are fewer bookies than an ensemble has."""
+    if len(bookie_ids) < quorum.ensemble:
+        raise NotEnoughBookiesError(
+            f"an ensemble of {quorum.ensemble} bookies was asked for, and only {len(bookie_ids)} can be used "
+            f"({', '.join(sorted(bookie_ids)) or 'none'}): start more bookies, or ask for a smaller quorum",
+            needed=quorum.ensemble,
+            usable=sorted(bookie_ids),
+        )
+
+
+def outside(candidates: Sequence[Candidate], members: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates that are not in the ensemble already (C2)."""
+    taken = {each.bookie_id for each in members}
+    return [each for each in candidates if each.bookie_id not in taken]
+
+
+def in_any_order(write_set: Sequence[int], random: Random) -> list[int]:
+    """These indices in any order, so that readers spread over the copies."""
+    return sorted(write_set, key=lambda _index: random.random())
+
+
+# -- arranging --------------------------------------------------------------------------------------------------------
+#
+# Arranges zones around an ensemble, so that every write set spans enough of them. Pure.
+#
+# An ensemble is a circle of E indices, and the write set of an entry is a window of Qw neighbours (W1): there are E
+# windows, or one if Qw = E. A search puts zones on the open indices, one after the other, and gives up a branch as soon
+# as a window cannot span enough zones any more. Dead ends are remembered, so that a search without hope ends soon too.
+
 
 Zone = str | None  # None: not known, and so it adds nothing to what a window spans
 LEFT = "\0left"  # at an index whose bookie stays although it failed

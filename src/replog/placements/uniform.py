@@ -1,4 +1,4 @@
-"""Which bookies store what, if nobody says otherwise: any of them, evenly, by chance."""
+"""The default placement: any bookies, evenly, by chance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from replog.abc import Candidate, PlacementPolicy, Random
 from replog.hookspecs import Backend, NoOptions, hookimpl
-from replog.placements.choosing import check_enough, in_any_order, outside, shuffled
+from replog.placements.arranging import check_enough, in_any_order, outside, shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

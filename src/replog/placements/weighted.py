@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from replog.abc import Candidate, PlacementPolicy, Random
 from replog.hookspecs import Backend, NoOptions, hookimpl
-from replog.placements.choosing import check_enough, in_any_order, outside
+from replog.placements.arranging import check_enough, in_any_order, outside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def _drawn(candidates: Sequence[Candidate], random: Random) -> list[str]:
     known = [max(0, each.free_bytes) for each in by_id.values() if each.free_bytes is not None]
     mean_bytes = sum(known) / len(known) if known else 1.0
     drawn: list[tuple[float, str]] = []
-    # Sorted, so that the same randomness gives the same choice, in whatever order bookies were found.
+    # Sorted, so that the same randomness gives the same choice for any order of the bookies.
     for bookie_id in sorted(by_id):
         free_bytes = by_id[bookie_id].free_bytes
         # At least 1: a full disk is the last choice, and still one.

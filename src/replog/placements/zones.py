@@ -14,8 +14,17 @@ import attrs
 from replog.abc import Candidate, PlacementPolicy, Random
 from replog.errors import PlacementUnmetError
 from replog.hookspecs import Backend, hookimpl
-from replog.placements.arranging import LEFT, Zone, arrange, span, windows
-from replog.placements.choosing import check_enough, in_any_order, outside, shuffled
+from replog.placements.arranging import (
+    LEFT,
+    Zone,
+    arrange,
+    check_enough,
+    in_any_order,
+    outside,
+    shuffled,
+    span,
+    windows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

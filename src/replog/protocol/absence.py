@@ -22,7 +22,7 @@ from replog.protocol.quorum import Quorum
 
 
 class Verdict(enum.Enum):
-    """What can be decided now."""
+    """The decision that the answers allow so far."""
 
     ABSENT = enum.auto()
     WAIT = enum.auto()  # absent, unless a member that was not heard yet answers otherwise
@@ -32,7 +32,7 @@ class Verdict(enum.Enum):
 
 @attrs.define
 class Absences:
-    """The members that cannot answer, whatever they are asked; `lost` are those that were declared lost (B8a)."""
+    """The members that cannot answer any question; `lost` are those that were declared lost (B8a)."""
 
     unreachable: int = 0
     lost: int = 0

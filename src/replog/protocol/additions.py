@@ -1,4 +1,4 @@
-"""What a commit adds to a log: its ledgers, its transaction, and the request that a committer leaves for the log's leader."""
+"""The parts of a commit to a log: its ledgers, its transaction, and the committer's request to the log's leader."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LEDGER_ID_MAX = (1 << 63) - 1
 
 @attrs.frozen
 class Transaction:
-    """What was committed to a log under one name: the highest number. A later commit with that number or a lower one is a
-    repetition, and changes nothing. `committed_at_ms` is by the committer's clock."""
+    """The highest number that was committed to a log under one name. A later commit with that number or a lower one is
+    a repetition, and changes nothing. `committed_at_ms` is by the committer's clock."""
 
     transaction_id: str
     number: int

@@ -45,7 +45,7 @@ def table_full(log: LogMetadata, transaction: Transaction) -> TransactionTableFu
     return TransactionTableFullError(
         log.name,
         f"it remembers the transactions of {len(table)} {kind}, and can't take {transaction.transaction_id!r} as well; nothing "
-        f"was changed. Retire those that nobody repeats any more, by id or by age: replog log transactions; the oldest "
+        f"was changed. Retire those that are not repeated any more, by id or by age: replog log transactions; the oldest "
         f"are {', '.join(map(repr, oldest))}",
         oldest,
     )

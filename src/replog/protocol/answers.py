@@ -1,8 +1,8 @@
 """Checks that an answer fits its request: the one place where a client checks what a bookie says (D2, R4, R11).
 
-A bookie may be damaged, of another version, or hostile. An answer that does not fit counts as a failure of
-that bookie, and says nothing about the ledger. What only the ledger's password or its record can show (codes, proofs,
-strides, bounds) is checked by the machines, which know them.
+A bookie may be damaged, of another version, or hostile. An answer that does not fit counts as a failure of that bookie,
+and says nothing about the ledger. The machines check the parts that need the ledger's password or record: codes,
+proofs, strides and bounds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from replog.protocol.messages import (
     CopyReadRequest,
     CopyRequest,
     FenceRequest,
+    MetastoreRequest,
     RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -33,7 +34,7 @@ from replog.protocol.proofs import read_claim
 
 _BATCHES = (Batch, CompressedBatch)
 _REFUSALS = {Status.UNKNOWN, Status.UNAUTHORIZED, Status.BAD_REQUEST, Status.TOO_BUSY, Status.METASTORE_DOUBTED}
-_WRITE_REFUSALS = {*_REFUSALS, Status.FENCED, Status.READ_ONLY, Status.IN_DOUBT}
+_WRITE_REFUSALS = {*_REFUSALS, Status.FENCED, Status.READ_ONLY, Status.IN_DOUBT, Status.RECORD_OUTDATED}
 _STATUSES: dict[type, set[Status]] = {
     AddRequest: {Status.OK, Status.CONFLICT, *_WRITE_REFUSALS},
     FenceRequest: {Status.OK, *_WRITE_REFUSALS},
@@ -45,11 +46,12 @@ _STATUSES: dict[type, set[Status]] = {
     CopyRequest: {Status.OK, Status.CONFLICT, *_WRITE_REFUSALS},
     CopyReadRequest: {Status.OK, *DENIALS, *_REFUSALS},
     RangesRequest: {Status.OK, *_REFUSALS},
+    MetastoreRequest: {Status.OK, *_REFUSALS},
 }
 
 
 def check_answer(request: Request, response: Response) -> None:
-    """Raises `RemoteProtocolError` for what can't be the answer to this request, and nothing else.
+    """Raises `RemoteProtocolError` if this can't be the answer to this request, and no other error.
 
     An answer that passes has fields of the right types and ranges, a status that such a request can have, and batches only where
     they were asked for: of the right ledger and stamp, no more than was asked for, the first of them with the entry. Of a plain
@@ -65,6 +67,8 @@ def check_answer(request: Request, response: Response) -> None:
             return
     _check_fields(response)
     status, kind = response.status, type(request)
+    if response.body and kind is not MetastoreRequest:
+        raise RemoteProtocolError(f"a body in answer to {_said(request)}")
     if status not in _STATUSES[kind]:
         raise RemoteProtocolError(f"{status.name} in answer to {_said(request)}")
     if status is Status.FENCED:
@@ -90,6 +94,8 @@ def _check_fields(response: Response) -> None:
         raise RemoteProtocolError(f"an answer of status {response.status!r} with {numbers!r}")
     if type(response.detail) is not str or type(response.proof) is not bytes:
         raise RemoteProtocolError("an answer whose detail is not text, or whose proof is not bytes")
+    if type(response.body) is not bytes:
+        raise RemoteProtocolError("an answer whose body is not bytes")
     if type(response.batches) is not tuple or any(type(batch) not in _BATCHES for batch in response.batches):
         raise RemoteProtocolError("an answer whose batches are not batches")
     if not -1 <= response.last_add_confirmed <= ENTRY_ID_MAX or not 0 <= response.fence_term <= DELETED_TERM:
@@ -151,7 +157,7 @@ def _check_batches(
 
 
 def _check_size(request: ReadRequest | ReadLastAddConfirmedRequest, batches: Sequence[Batch]) -> None:
-    """The first batch comes whatever its size; more of them only if all fit."""
+    """The first batch comes at any size; more of them only if all fit."""
     if len(batches) > 1 and sum(len(batch.data) for batch in batches) > request.bytes_max:
         problem = f"{len(batches)} batches of more than {request.bytes_max} bytes in answer to {_said(request)}"
         raise RemoteProtocolError(problem)
@@ -159,7 +165,7 @@ def _check_size(request: ReadRequest | ReadLastAddConfirmedRequest, batches: Seq
 
 def _said(request: Request) -> str:
     name = type(request).__name__.removesuffix("Request")
-    return f"{name} of ledger {request.ledger_id}" if not isinstance(request, AdminRequest) else name
+    return f"{name} of ledger {request.ledger_id}" if not isinstance(request, AdminRequest | MetastoreRequest) else name
 
 
 _CHECKS: dict[type, Callable[..., None]] = {

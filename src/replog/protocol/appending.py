@@ -1,10 +1,11 @@
 """Adding ledgers to a log that others wrote and closed: all of them by one CAS (rules L, M1).
 
 A log that is led keeps its leader: the committer writes a request into the log's record, and waits until the leader has
-answered it with a roll (L10, `rolling`). It asks only if somebody announces to lead the log; that is advice, as is how long
-it waits (M3). If nobody leads, or the leader does not answer in time, the addition is a takeover (L1): before the CAS the last
-two ledgers of the list are fenced and closed, and all that may be open (L8), so a writer of the log is deposed. Before that,
-the request is taken out of the record, by a CAS: so either the leader has answered, or it never will.
+answered it with a roll (L10, `rolling`). It asks only if a client announces that it leads the log; that announcement is
+advice, and so is the time that it waits (M3). If nobody leads, or the leader does not answer in time, the addition is a
+takeover (L1): before the CAS the last two ledgers of the list are fenced and closed, and all that may be open (L8), so
+a writer of the log is deposed. Before that, the request is taken out of the record, by a CAS: so either the leader has
+answered, or it never will.
 
 The answer of the metastore to the leader's roll may come late, and until then the leader appends to its ledger before the
 added ones. So the addition is not done before that ledger is closed: by the leader, or, once patience is over, by the committer.
@@ -27,7 +28,7 @@ Invariants:
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -44,10 +45,12 @@ from replog.protocol.admitting import refusal, with_addition
 from replog.protocol.chaining import LogEffect, LogMachine, ReadLog, RecoverLedger
 from replog.protocol.contents import Contents, Known
 from replog.protocol.log_effects import CheckLedgers as CheckLedgers
-from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Position, Segment
+from replog.protocol.model import PAGE_SEGMENTS, LogCursor, LogMetadata, LogPage, Position, Segment
 from replog.protocol.stages import Transitions, after, from_each
 
-_REQUESTS_MAX = 3  # takeovers and refusals end requests: the addition must not ask one leader after the other for good
+_REQUESTS_MAX = (
+    3  # takeovers and refusals end requests: the addition must not ask one leader after the other without end
+)
 
 
 class _Stage(enum.Enum):
@@ -89,7 +92,7 @@ TRANSITIONS: Transitions[_Stage] = {
 
 @attrs.define
 class FindLeader(LogEffect):
-    """Look whether somebody announces to lead the log. Answer: `leader_found`."""
+    """Look whether a client announces that it leads the log. Answer: `leader_found`."""
 
     log_name: str
 
@@ -123,11 +126,25 @@ class FindSegments(LogEffect):
 
 @attrs.frozen
 class Claim:
-    """The record of a deleted log with this token: the caller wrote it, and nobody else uses it. The log that is made upon it was
-    trimmed up to there before."""
+    """The record of a deleted log with this token: the caller wrote it, and no other client uses it. The log that is
+    made upon it is not new: it was trimmed up to there, began with that number once, and has these metadata and
+    cursors."""
 
     token: str
     trimmed_to: Position
+    begun_with_number: int
+    custom: Mapping[str, str]
+    cursors: tuple[LogCursor, ...]
+
+    def upon(self, head: LogMetadata) -> LogMetadata:
+        """The record that just began, as that of the log that is not new."""
+        return attrs.evolve(
+            head,
+            trimmed_to=self.trimmed_to,
+            begun_with_number=self.begun_with_number,
+            custom=self.custom,
+            cursors=self.cursors,
+        )
 
 
 class LogAppending(LogMachine):
@@ -210,10 +227,10 @@ class LogAppending(LogMachine):
             self._fail(ConfigError(f"there is a log {log.name!r} already: nothing was changed, choose another name"))
             return
         if self._upon is not None and log.token != self._upon.token:
-            self._fail(TakeoverFailedError(log.name, "somebody else began it meanwhile: nothing was added"))
+            self._fail(TakeoverFailedError(log.name, "another client began it meanwhile: nothing was added"))
             return
         pages, head = self._ready(self._now_ms)
-        head = head if self._upon is None else attrs.evolve(head, trimmed_to=self._upon.trimmed_to)
+        head = head if self._upon is None else self._upon.upon(head)
         problem = refusal(log, head, wanted)
         if problem is not None:
             self._fail(problem)
@@ -275,7 +292,7 @@ class LogAppending(LogMachine):
             self._write_when_recovered()
 
     def ledger_missing(self, ledger_id: int) -> None:
-        """This ledger of the log does not exist: somebody trimmed the log meanwhile, so the list must have changed."""
+        """This ledger of the log does not exist: another client trimmed the log meanwhile, so the list must have changed."""
         if self._stage is _Stage.SETTLING:
             self._closed_before(ledger_id)
             return
@@ -303,7 +320,7 @@ class LogAppending(LogMachine):
     # -- a leader that stays (L10) --------------------------------------------------------------------------------------
 
     def leader_found(self, *, is_led: bool) -> None:
-        """Whether somebody announces to lead the log."""
+        """Whether a client announces that it leads the log."""
         if self._stage is not _Stage.SEEKING:
             return
         if not is_led:
@@ -444,7 +461,7 @@ class LogAppending(LogMachine):
                 self._finish(None)
 
     def abandon(self, error: ReplogError) -> None:
-        """As `LogMachine.abandon`. What the log names is added, whatever fails after that."""
+        """Ends the machine with this error. Ledgers that the log names are added, even if a later step fails."""
         if self._stage is _Stage.SETTLING:
             self._finish(None)
         else:

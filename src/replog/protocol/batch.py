@@ -132,7 +132,7 @@ class Batch:
         return first <= entry_id <= self.last_entry_id and not (entry_id - first) % self.stride
 
     def verify(self, digest: Digest) -> bool:
-        """True if the bytes are what a writer who knows the password wrote."""
+        """True if a writer with the password wrote these bytes."""
         return self.digest_type is digest.digest_type and digest.verifies(self.data, HEADER.size)
 
     def payloads(self) -> list[bytes]:
@@ -190,11 +190,11 @@ class CompressedBatch(Batch):
         return decode_stored(b"".join((HEADER.pack(*fields), body, data[code_at:])))
 
     def payloads(self) -> list[bytes]:
-        """As `Batch.payloads`, and raises as `plain` does."""
+        """The payloads of all entries; raises like `plain`."""
         return self.plain().payloads()
 
     def arrow_buffers(self) -> tuple[memoryview, memoryview]:
-        """As `Batch.arrow_buffers`, of a copy, and raises as `plain` does."""
+        """The offsets and data of an Arrow column, from an uncompressed copy of the batch; raises like `plain`."""
         return self.plain().arrow_buffers()
 
 
@@ -296,7 +296,7 @@ def build(
     cumulative_length: int,
 ) -> Batch:
     """Builds a batch's bytes. The caller has checked each payload with `check_payload`, and keeps to the limits of a
-    batch: what is above them would be refused by every bookie. All payloads are `Enveloped`, or none is."""
+    batch: every bookie would refuse a larger one. All payloads are `Enveloped`, or none is."""
     count = len(payloads)
     assert count <= BATCH_COUNT_MAX, "too many entries for one batch"
     offsets: Bytes
@@ -350,7 +350,7 @@ def build(
 
 
 def builder(compressor: Compressor | None) -> Callable[..., Batch]:
-    """What builds the batches of one writer: `build`, or the same with compression where that saves enough."""
+    """Returns the function that builds one writer's batches: `build`, or the same with compression where that saves enough."""
     if compressor is None:
         return build
 
@@ -376,7 +376,7 @@ def _compress(batch: Batch, digest: Digest, compressor: Compressor) -> Batch:
 
 
 def check_payload(payload: object) -> None:
-    """Raises `TypeError` or `PayloadTooLargeError` for what can't be an entry."""
+    """Raises `TypeError` or `PayloadTooLargeError` if this can't be an entry."""
     if not isinstance(payload, bytes):
         raise TypeError(f"an entry must be bytes, not {type(payload).__name__}: nothing was written, convert it")
     if len(payload) > ENTRY_BYTES_MAX:
@@ -426,7 +426,7 @@ def decode(data: bytes) -> Batch:
         raise RemoteProtocolError(f"a batch that claims {size} bytes in {len(data)}; the limit is {BATCH_BYTES_MAX}")
     if not 1 <= count <= BATCH_COUNT_MAX or HEADER.size + 4 * (count + 1) + CODE_SIZES[digest_type] > whole:
         raise RemoteProtocolError(f"a batch of {count} entries in {size} bytes")
-    # Checked here once, so that nobody behind computes with ids that no writer could have given out.
+    # Checked here once, so that later code never computes with ids that no writer could have given out.
     if ledger_id < 0 or first < 0 or stride < 1 or first + (count - 1) * stride > ENTRY_ID_MAX:
         raise RemoteProtocolError(f"a batch of ledger {ledger_id}, entry {first}, stride {stride}: out of range")
     if not -1 <= confirmed < first or stamp < 1:
@@ -435,7 +435,7 @@ def decode(data: bytes) -> Batch:
 
 
 def decode_stored(data: bytes) -> Batch:
-    """As `decode`, of bytes that are proven to be what was once stored as a batch: nothing is checked again."""
+    """Decodes bytes that are proven to be a stored batch, without checking them again."""
     _, _, digest, flags, _, count, stride, _, ledger_id, first, confirmed, stamp, time_ns, length = HEADER.unpack_from(
         data
     )
@@ -446,7 +446,7 @@ def decode_stored(data: bytes) -> Batch:
 
 
 def check_damage(batch: Batch) -> None:
-    """What a bookie can tell without the password: raises `RemoteProtocolError` if a CRC32C batch is damaged.
+    """Checks a batch without the password: raises `RemoteProtocolError` if a CRC32C batch is damaged.
 
     The code of an HMAC batch can't be checked here; its frame or record has a checksum of its own."""
     if batch.digest_type is DigestType.CRC32C and not batch.is_sealed:

@@ -1,9 +1,10 @@
-"""The machine of one ledger on one bookie: what is accepted, in which order, and what is answered (T1-T3, R3, B2, B7, B8).
+"""The machine of one ledger on one bookie: it decides which requests are accepted, in which order, and the answers
+(T1-T3, R3, B2, B7, B8).
 
 There is one object for each ledger, and requests pass through it in one order: adds, fences and recovery reads alike
 (B2). `accept` decides at once and raises the fence in memory; the bookie then makes the mutations durable, in the order
-of acceptance, and only then asks `answer`. So no answer, whatever it says, leaves before the fence that it depends on
-is durable (R3).
+of acceptance, and only then asks `answer`. So no answer of any kind leaves before the fence that it depends on is
+durable (R3).
 
 The bookie proves the last add confirmed that it answers with (R11): by the explicit proof that it was given, or by the head of
 a batch that carries it. Of a batch in memory only these few bytes are kept. After a restart the batch is only in the
@@ -51,10 +52,10 @@ OrderedRequest = AddRequest | FenceRequest | RecoveryReadRequest | WriteLastAddC
 
 @attrs.define
 class Accepted:
-    """What must be durable before the request is answered. `refusal` is the answer if it was refused.
+    """The changes that must be durable before the request is answered. `refusal` is the answer if it was refused.
 
-    With `may_be_stored`, entries at or above the batch's ids were accepted before: look at what is stored of them,
-    when everything accepted earlier is durable, and let `settle_add` decide."""
+    With `may_be_stored`, entries at or above the batch's ids were accepted before: once everything accepted earlier is
+    durable, look up the stored ones and let `settle_add` decide."""
 
     request: OrderedRequest
     mutations: list[Mutation]
@@ -104,6 +105,7 @@ class LedgerOnBookie:
         "last_add_confirmed",
         "ledger_id",
         "readers",
+        "revision",
         "stored_key",
     )
 
@@ -114,6 +116,7 @@ class LedgerOnBookie:
         self._shown_key: bytes | None = None  # the key itself, once somebody has shown it
         self.fence_term = marks.fence_term
         self.last_add_confirmed = marks.last_add_confirmed
+        self.revision = marks.revision  # the highest that it was told of the ledger's record, durably
         self.readers = WaitingReaders(ledger_id)
         self._is_key_durable = marks.key is not None
         self._durable_fence_term = marks.fence_term
@@ -183,6 +186,9 @@ class LedgerOnBookie:
             return self._fenced(request.request_id)
         if self.is_in_doubt and is_of_writer(request):
             return Response(request.request_id, Status.IN_DOUBT, detail=_IN_DOUBT)
+        # A writer looks at its record by itself (W9): it may go on while a repair has changed that.
+        if request.revision < self.revision and request.revision and not is_of_writer(request):
+            return self._outdated(request.request_id, request.revision)
         if isinstance(request, AddRequest):
             batch = request.batch
             if batch.ledger_id != self.ledger_id or (
@@ -207,7 +213,8 @@ class LedgerOnBookie:
         return self._refuse_proof(request) if isinstance(request, WriteLastAddConfirmedRequest) else None
 
     def _refuse_copy(self, request: AddRequest) -> Response | None:
-        """Refuses a copy whose key is not the ledger's. A ledger without a key would become that of the first who shows one."""
+        """Refuses a copy whose key is not the ledger's. A ledger without a key would belong to the first client that
+        shows one."""
         if not _is_by_role(request):
             return None
         assert isinstance(request, CopyRequest), "of adds, only copies are made by role"
@@ -254,17 +261,18 @@ class LedgerOnBookie:
         new_term = request.term if request.term > self._durable_fence_term else None
         new_confirmed = confirmed if confirmed > self._durable_last_add_confirmed else None
         # Almost every add: its batch alone says all that is new.
-        if new_key is None and new_term is None and new_confirmed is None:
+        if new_key is None and new_term is None and new_confirmed is None and request.revision <= self.revision:
             return None
+        new_revision = request.revision if request.revision > self.revision else None
         if self.stored_key is None:
             self.stored_key, self._shown_key = new_key, request.key or None
         assert request.term >= self.fence_term, "a lower term is refused before it raises anything (T1)"
         self.fence_term = request.term
         self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
         if new_confirmed is None:
-            return SetMarks(self.ledger_id, new_key, new_term)
+            return SetMarks(self.ledger_id, new_key, new_term, revision=new_revision)
         self._hold_proof(proof)
-        return SetMarks(self.ledger_id, new_key, new_term, new_confirmed, proof)
+        return SetMarks(self.ledger_id, new_key, new_term, new_confirmed, proof, new_revision)
 
     def _hold_proof(self, proof: bytes) -> None:
         self._proof = better_proof(self._proof, proof)
@@ -292,7 +300,7 @@ class LedgerOnBookie:
         return self.fence_term > WRITER_TERM
 
     def proof_read(self, found: Sequence[Batch] | None) -> None:
-        """What was read at `proof_place`, or None if that failed: then what is at hand is all that can be proven."""
+        """Takes the batches read at `proof_place`; None if that read failed, and only proofs in memory count."""
         assert self.lacks_proof, "a proof is read only where one is lacking (R11)"
         self.lacks_proof = False
         for batch in found or ():
@@ -343,6 +351,8 @@ class LedgerOnBookie:
         if marks.last_add_confirmed is not None:
             assert marks.last_add_confirmed <= self.last_add_confirmed, "what is confirmed never sinks"
             self._durable_last_add_confirmed = max(self._durable_last_add_confirmed, marks.last_add_confirmed)
+        if marks.revision is not None:
+            self.revision = max(self.revision, marks.revision)
 
     # -- plain reads ----------------------------------------------------------------------------------------------
 
@@ -365,19 +375,26 @@ class LedgerOnBookie:
         )
         return Response(request_id, Status.UNAUTHORIZED, detail=detail)
 
+    def _outdated(self, request_id: int, revision: int) -> Response:
+        detail = (
+            f"it knows change {self.revision} of the record of ledger {self.ledger_id}, and was asked by change {revision}: "
+            "another client has changed the record since, or the metastore went back (M5)"
+        )
+        return Response(request_id, Status.RECORD_OUTDATED, fence_term=self.revision, detail=detail)
+
     def _fenced(self, request_id: int) -> Response:
         return Response(request_id, Status.FENCED, self.last_add_confirmed, self.fence_term)
 
 
 def is_of_writer(request: OrderedRequest) -> bool:
-    """True for what only a ledger's writer sends, which a fence stops."""
+    """True for requests that only a ledger's writer sends, and that a fence stops."""
     if isinstance(request, AddRequest):
         return not request.recovery
     return isinstance(request, WriteLastAddConfirmedRequest)
 
 
 def _is_by_role(request: object) -> bool:
-    """True for what a repairer may do without the ledger's key; the transport has checked that it is one (B7)."""
+    """True for requests that a repairer may send without the ledger's key; the transport has checked that it is one (B7)."""
     return isinstance(request, CopyRequest | CopyReadRequest | RangesRequest) and not request.key
 
 
@@ -393,7 +410,7 @@ def _key_to_store(request: OrderedRequest) -> bytes:
 
 
 def settle_add(batch: Batch, stored: Sequence[Batch]) -> Status | None:
-    """What to do with a batch, given what is stored of its identities (T3): None to store it, OK if it is stored
+    """Decides on a batch, given the stored batches of its identities (T3): None to store it, OK if it is stored
     already, CONFLICT if other bytes are. Nothing is ever stored over."""
     overlapping = [other for other in stored if other.stamp == batch.stamp and _overlap(other, batch)]
     if not overlapping:
@@ -404,7 +421,7 @@ def settle_add(batch: Batch, stored: Sequence[Batch]) -> Status | None:
 def read_answer(
     request_id: int, found: Sequence[Batch] | None, last_add_confirmed: int, denial: Status = Status.NO_ENTRY
 ) -> Response:
-    """The answer to a read: what was found, proven absence or a weak denial, or doubt (R4, B8)."""
+    """The answer to a read: the batches found, proven absence, a weak denial, or doubt (R4, B8)."""
     if found is None:
         return Response(request_id, Status.UNKNOWN, last_add_confirmed)
     if not found:

@@ -14,9 +14,10 @@ The log's record, its head, names only the last ledgers; pages name the others. 
 the head that leaves its segments out. A crash in between leaves a page that repeats what the head says, and the next
 change of the head finds it there. So one CAS decides, however long the log is.
 
-Whatever a log named, or was about to name, is deleted in the end (L7). Before a ledger is created for a log, it is
-written down as *pending*; it is added to the log only upon a head that was read before that. Before ledgers are deleted
-that a log named, its head says so. So any later trim, deletion, takeover or sweep can finish what was left unfinished.
+Every ledger that a log named, or was about to name, is deleted in the end (L7). Before a ledger is created for a log,
+it is written down as *pending*; it is added to the log only upon a head that was read before that. Before ledgers are
+deleted that a log named, its head says so. So any later trim, deletion, takeover or sweep can finish the unfinished
+work.
 
 Invariants:
 
@@ -92,7 +93,7 @@ class LogMachine(ABC):
 
     @property
     def metadata(self) -> LogMetadata:
-        """What is known of the log."""
+        """The log's record, as far as this machine knows it."""
         return self._change.record
 
     def take_effects(self) -> list[LogEffect]:
@@ -124,7 +125,7 @@ class LogMachine(ABC):
         self.log_conflict()
 
     def log_read(self, metadata: LogMetadata | None, version: int | None) -> None:
-        """What the record says."""
+        """Takes the log's record that the shell has read."""
         if self.is_done:
             return
         self._reads_back = False
@@ -197,7 +198,7 @@ class LogMachine(ABC):
         assert self._change.proposed is None, "who has the number is known once the proposal is settled"
         listed = log.listed(number)
         if listed is not None and listed.ledger_id == segment.ledger_id:
-            # It was written, and somebody has changed the record since: the log owns it.
+            # It was written, and another client has changed the record since: the log owns it.
             return
         in_page = log.first_segment_number <= number < log.first_listed_number
         page_number = log.page_of(number) if in_page else None
@@ -213,7 +214,7 @@ class LogMachine(ABC):
 
     @abstractmethod
     def _won(self) -> None:
-        """What was proposed is true now."""
+        """Applies the proposed record, which is now written."""
 
     @abstractmethod
     def _lost(self, proposed: LogMetadata) -> None:
@@ -227,9 +228,9 @@ class LogMachine(ABC):
 class LogTakeover(LogMachine):
     """Becoming the log's writer (L1). `nonce` is unique to this attempt.
 
-    `is_unbounded` is the kind of the log's ledgers from now on; None: as the log's record says, and `is_new_unbounded` of
-    a new log (L9). With `yields`, it fails when somebody else took over or deleted the log meanwhile, and sets `was_overtaken`;
-    otherwise it starts over."""
+    `is_unbounded` is the kind of the log's ledgers from now on; None: as the log's record says, and `is_new_unbounded`
+    of a new log (L9). With `yields`, it fails when another client took over or deleted the log meanwhile, and sets
+    `was_overtaken`; otherwise it starts over."""
 
     def __init__(
         self,
@@ -245,7 +246,7 @@ class LogTakeover(LogMachine):
         absent = LogMetadata(name, page_segments=page_segments, is_unbounded=is_unbounded or is_new_unbounded)
         super().__init__(absent, None, nonce)
         self.was_overtaken = False
-        self.contests = 0  # how often somebody else claimed a term of the last ledger meanwhile
+        self.contests = 0  # how often another client claimed a term of the last ledger meanwhile
         self.recovered: tuple[int, ...] = ()  # the ledgers that are closed, once it is done
         self._yields = yields
         self._now_ms = now_ms
@@ -291,7 +292,7 @@ class LogTakeover(LogMachine):
             self._go_on_when_recovered()
 
     def ledger_continued(self, ledger_id: int, term: int) -> None:
-        """The log's last ledger is open for this client, in this term: nobody before it confirms anything more in it."""
+        """The log's last ledger is open for this client, in this term: no earlier writer confirms anything more in it."""
         if self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
             assert ledger_id == self.metadata.segments[-1].ledger_id, "only the last ledger goes on (L9)"
             self.recovered = tuple(each for each in self.recovered if each != ledger_id)
@@ -310,7 +311,7 @@ class LogTakeover(LogMachine):
             self._effects.append(ReadLog(self.metadata.name))
 
     def ledger_missing(self, ledger_id: int) -> None:
-        """This ledger does not exist: somebody trimmed the log meanwhile, so the list must have changed."""
+        """This ledger does not exist: another client trimmed the log meanwhile, so the list must have changed."""
         if self._stage is not _Stage.RECOVERING or ledger_id not in self._to_recover:
             return
         # Missing twice under the same version: nobody trimmed it, so reading the list again would never end.
@@ -370,7 +371,7 @@ class LogTakeover(LogMachine):
 
     def _fail_overtaken(self) -> None:
         self.was_overtaken = True
-        self._fail(TakeoverFailedError(self.metadata.name, "somebody else has taken it over meanwhile"))
+        self._fail(TakeoverFailedError(self.metadata.name, "another client has taken it over meanwhile"))
 
     def _move(self, event: str) -> None:
         self._stage = after(TAKEOVER_TRANSITIONS, self._stage, event)

@@ -1,8 +1,8 @@
 """A compare-and-set of a record whose answer may be lost (M1).
 
-The proposal carries a token that nobody else uses. Whatever the metastore answered but "written", the record is read
-back: our token means written, the version we expected means that the same proposal may be sent again (at most one of
-the two can apply), anything else means that somebody else was first.
+The proposal carries a token that nobody else uses. Unless the metastore answered "written", the record is read back:
+our token means written; the expected version means that the same proposal may be sent again (at most one of the two can
+apply); anything else means that another change was first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Record = TypeVar("Record", bound=LedgerMetadata | LogMetadata)
 
 
 class Settled(enum.Enum):
-    """What the record that was read back says about a proposal."""
+    """The outcome of a proposal, as the record shows it when it is read back."""
 
     WRITTEN = enum.auto()
     REPEAT = enum.auto()

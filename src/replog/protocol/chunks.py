@@ -1,18 +1,18 @@
 """Index chunks: immutable parts of a ledger's record, for the fragments that have left the record itself (M4).
 
-A record keeps its last fragments, and names chunks for those before them: a chunk of level 1 has fragments and their gaps, one of
-a higher level has chunks of the level below. So a record stays small however long its ledger lives, and each fragment is a few
-reads away. Whoever changes a fragment writes the chunks above it again, under new names.
+A record keeps its last fragments, and names chunks for those before them: a chunk of level 1 has fragments and their
+gaps, one of a higher level has chunks of the level below. So a record stays small however long its ledger lives, and
+each fragment is a few reads away. A change of a fragment writes the chunks above it again, under new names.
 
-A name has the entries, the version of the record upon which the chunk was made, and a digest of what is in it. The record is
-changed upon that version only, and versions rise: a chunk that was made upon an older version than the current one, and is not
-named by that, is never named again. So anybody may delete it.
+A name has the entries, the version of the record upon which the chunk was made, and a digest of its contents. The
+record is changed upon that version only, and versions rise: a chunk that was made upon an older version than the
+current one, and is not named by that, is never named again. So anybody may delete it.
 
 Invariants:
 
 - The chunks and the listed fragments of a record have every entry from `trim_to` on exactly once.
 - All chunks of a packed record lie before its fragments, the higher levels first.
-- What is in a chunk never changes.
+- The contents of a chunk never change.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _DIGEST_DIGITS = 32
 
 @attrs.frozen
 class Chunk:
-    """What a record says of one chunk. `last_term` is that of its last fragment, `version` that of the record upon which it was
-    made. `contents` is None, unless the chunk is about to be written."""
+    """A chunk as a record names it. `last_term` is that of its last fragment, `version` that of the record upon which
+    it was made. `contents` is None, unless the chunk is about to be written."""
 
     first_entry_id: int
     last_entry_id: int
@@ -60,14 +60,14 @@ class Chunk:
 
 @attrs.frozen
 class ChunkContents:
-    """What is in a chunk: of level 1 fragments and their gaps, of a higher level chunks."""
+    """The contents of a chunk: of level 1 fragments and their gaps, of a higher level chunks."""
 
     fragments: tuple[Fragment, ...] = ()
     gaps: tuple[Gap, ...] = ()
     chunks: tuple[Chunk, ...] = ()
 
     def digest(self) -> str:
-        """Half of a SHA-256 of what is in it."""
+        """Half of a SHA-256 of its contents."""
         assert not (self.fragments and self.chunks), "a chunk has items of one level"
         fragments = [[each.first_entry_id, each.term, *each.ensemble] for each in self.fragments]
         chunks = [each.name for each in self.chunks]
@@ -75,7 +75,7 @@ class ChunkContents:
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]
 
     def faults(self, chunk: Chunk) -> list[str]:
-        """What shows that these are not the contents of this chunk."""
+        """The reasons why these cannot be the contents of this chunk."""
         items: Sequence[Fragment | Chunk] = self.fragments or self.chunks
         levels = {_level(each) for each in items}
         if levels != {chunk.level - 1} or (self.fragments and self.chunks):
@@ -168,7 +168,7 @@ def _chunk(items: Sequence[Item], last_entry_id: int, level: int, gaps: Sequence
 
 
 def new_chunks(chunks: Iterable[Chunk]) -> list[Chunk]:
-    """Those that are about to be written, those within others first."""
+    """The chunks that are about to be written, inner ones first."""
     found: list[Chunk] = []
     for each in chunks:
         if each.contents is not None:

@@ -54,7 +54,7 @@ class Compressor:
         self._to_pass = 0
 
     def compress(self, body: bytes | memoryview) -> bytes | None:
-        """The body as one frame; None if it is to be stored as it is."""
+        """The body as one frame; None if it should be stored uncompressed."""
         assert 0 <= self._passed <= self._to_pass <= _PASSED_MAX, "no more is passed over than was decided"
         size_bytes = len(body)
         if size_bytes <= _PLAIN_BYTES_MAX:
@@ -72,7 +72,7 @@ class Compressor:
 
 
 def compressor_for(compression: str) -> Compressor | None:
-    """What compresses the batches of a writer with this option; None for "none"."""
+    """The compressor for a writer with this option; None for "none"."""
     assert compression in COMPRESSIONS, "options were checked"
     return Compressor() if compression == ZSTD else None
 

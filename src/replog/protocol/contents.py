@@ -1,4 +1,4 @@
-"""What a closed ledger holds, as far as somebody knew it who closed it (R1, R6).
+"""The contents of a closed ledger, as far as the client that closed it knew them (R1, R6).
 
 It is for plans and for searches by time, which then need not ask bookies. No rule of the protocol depends on it.
 """
@@ -46,7 +46,7 @@ class Contents:
         return self.last_sent_ms is None or self.last_sent_ms * _NS_PER_MS >= time_ns
 
     def faults(self) -> list[str]:
-        """What is impossible in it."""
+        """The reasons why these contents are impossible."""
         if self.entries:
             # Not `min`, which takes three times as long: a plan of a long log checks 100,000 of these.
             sizes_are_possible = self.entries > 0 and (self.size_bytes or 0) >= 0

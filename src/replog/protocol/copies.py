@@ -1,7 +1,7 @@
 """Which bookies hold which entries of one fragment, and which they should: what an audit says and a filling does (F1, F3).
 
-Only fragments whose range is fixed are looked at: all but the last, and every one of a CLOSED ledger (F2). What a bookie holds is
-what it said, within the fragment and with the ledger's stride; it may hold more.
+Only fragments whose range is fixed are looked at: all but the last, and every one of a CLOSED ledger (F2). A bookie's
+holdings are those in its answer, within the fragment and with the ledger's stride; it may hold more.
 """
 
 from __future__ import annotations
@@ -43,8 +43,17 @@ def fixed_fragments(metadata: LedgerMetadata) -> list[FixedFragment]:
     return found
 
 
+def empty_fragment(metadata: LedgerMetadata) -> FixedFragment | None:
+    """The last fragment of a CLOSED ledger if it has no entry, and never gets one: the ledger was closed empty, or all of it was
+    trimmed."""
+    last, end = metadata.last_fragment, metadata.last_entry_id
+    if metadata.state is not LedgerState.CLOSED or end is None or last.first_entry_id <= end:
+        return None
+    return FixedFragment(len(metadata.fragments) - 1, last.first_entry_id, end, last.ensemble, last.term)
+
+
 class Copies:
-    """What was said of the copies of one fragment. Bookies that said nothing hold nothing, as far as is known."""
+    """The answers of bookies about copies of one fragment. A bookie without an answer is taken to hold nothing."""
 
     def __init__(self, quorum: Quorum, fragment: FixedFragment) -> None:
         self.fragment = fragment
@@ -65,7 +74,7 @@ class Copies:
         self._held.pop(bookie_id, None)
 
     def lacks(self, bookie_id: str, entry_id: int) -> None:
-        """This bookie has no intact copy of the entry, whatever it said."""
+        """This bookie has no intact copy of the entry, even if it answered otherwise."""
         held = self._held.get(bookie_id)
         if held is not None:
             assert entry_id >= self.fragment.first_entry_id, "only entries of the fragment are read"
@@ -80,7 +89,7 @@ class Copies:
         return [bookie_id for bookie_id, held in self._held.items() if held.holds(entry_id)]
 
     def wanted(self, index: int) -> Iterator[tuple[int, int]]:
-        """What a bookie at this index should hold: first and last entry of each rotation (W1)."""
+        """The first and last entry of each rotation that a bookie at this index should hold (W1)."""
         fragment, stride = self.fragment, self._quorum.stride
         assert 0 <= index < self._quorum.ensemble, "an index of the ensemble"
         for first in range(fragment.first_entry_id, min(fragment.first_entry_id + stride, fragment.last_entry_id + 1)):
@@ -88,7 +97,7 @@ class Copies:
                 yield first, fragment.last_entry_id - (fragment.last_entry_id - first) % stride
 
     def missing(self, index: int, bookie_id: str) -> EntryRanges:
-        """What this bookie lacks of what it should hold at this index."""
+        """The entries that this bookie should hold at this index, and does not."""
         held = self._held.get(bookie_id, EntryRanges(self._quorum.stride))
         found = EntryRanges(self._quorum.stride)
         for first, last in self.wanted(index):
@@ -97,7 +106,7 @@ class Copies:
         return found
 
     def held_anywhere(self, entries: EntryRanges) -> EntryRanges:
-        """Of these entries those that some bookie holds."""
+        """The entries among these that some bookie holds."""
         found = EntryRanges(self._quorum.stride)
         nowhere = self.held_nowhere(entries)
         for first, last in entries:
@@ -107,7 +116,7 @@ class Copies:
         return found
 
     def held_nowhere(self, entries: EntryRanges) -> EntryRanges:
-        """Of these entries those that no bookie holds."""
+        """The entries among these that no bookie holds."""
         found = entries
         for held in self._held.values():
             rest = EntryRanges(self._quorum.stride)
@@ -119,7 +128,7 @@ class Copies:
 
 
 class ToCopy:
-    """What is to be copied to which bookie, until it was sent or given up."""
+    """The entries to copy to one bookie, until they are sent or given up."""
 
     def __init__(self) -> None:
         self._todo: dict[str, EntryRanges] = {}
@@ -128,12 +137,12 @@ class ToCopy:
         return bool(self._todo)
 
     def put(self, bookie_id: str, entries: EntryRanges) -> None:
-        """All of this is to be copied there."""
+        """Notes that all of this must be copied there."""
         if entries:
             self._todo[bookie_id] = entries
 
     def first(self) -> int:
-        """The lowest entry that is to be copied."""
+        """The lowest entry that must be copied."""
         assert self._todo, "there is something to copy"
         # Ranges ascend, so that the first one of each bookie has its lowest entry.
         return min(next(iter(todo))[0] for todo in self._todo.values())
@@ -149,7 +158,7 @@ class ToCopy:
         self._drop_done()
 
     def take(self, batch: Batch) -> list[str]:
-        """The bookies that this batch is to be sent to. They get it whole, even if they lack a part of it only."""
+        """The bookies that must get this batch. They get it whole, even if they lack a part of it only."""
         taken = []
         for bookie_id, todo in self._todo.items():
             before = len(todo)

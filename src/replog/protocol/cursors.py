@@ -12,8 +12,9 @@ from replog.protocol.model import Position
 
 @attrs.frozen
 class CursorRecord:
-    """A cursor. `begins_at` is the first position that is not committed. `term` is raised by each client that acquires the
-    cursor, and `owner` says who did, for people. `token` names the attempt that wrote this version (M1)."""
+    """A cursor as it is in the metastore. `begins_at` is the first position that is not committed. `term` is raised by
+    each client that acquires the cursor, and `owner` names it, for people. `committed_at_ms` is when it was last
+    committed, by that client's clock. `token` names the attempt that wrote this version (M1)."""
 
     log_name: str
     name: str

@@ -23,5 +23,7 @@ def overtaken(metadata: LedgerMetadata, unconfirmed: range) -> FencedError:
     assert metadata.last_entry_id is None or metadata.state is LedgerState.CLOSED, "only a closed ledger has an end"
     ledger_id = metadata.ledger_id
     if metadata.state is LedgerState.CLOSED:
-        return fenced(ledger_id, unconfirmed, f"somebody closed it at {metadata.last_entry_id}", LedgerClosedError)
+        return fenced(
+            ledger_id, unconfirmed, f"another client closed it at {metadata.last_entry_id}", LedgerClosedError
+        )
     return fenced(ledger_id, unconfirmed, f"found {metadata.state.value} in term {metadata.term}", term=metadata.term)

@@ -21,10 +21,10 @@ Bytes = bytes | bytearray | memoryview
 
 
 class DigestType(enum.IntEnum):
-    """Which authentication code a ledger's batches carry. The numbers are part of the batch format."""
+    """The code that each batch of a ledger carries, to check copies. The numbers are part of the batch format."""
 
-    CRC32C = 1
-    HMAC_SHA256 = 2
+    CRC32C = 1  #: Finds damage.
+    HMAC_SHA256 = 2  #: Finds forgeries as well: its key comes from the ledger's password.
 
 
 # The CRC32C of any bytes followed by their own CRC32C (little-endian): one pass checks it, without cutting the code off.
@@ -45,8 +45,8 @@ class Digest:
         self._key = _derive_key(b"replog digest key v1", ledger_id, password, creation)
 
     def seal(self, header: bytes, body: Sequence[Bytes]) -> bytes:
-        """The header and the body in one piece, and their code behind them, with one copy: `BytesIO` changes, and then gives
-        away, the bytes that nobody else has. What is small is copied twice: that costs less."""
+        """The header and the body in one piece, and their code behind them, with one copy: `BytesIO` changes, and then
+        gives away, the bytes that nobody else has. Small pieces are copied twice, which costs less."""
         size = self.code_size
         joined = b"".join((header, *body, bytes(size)))
         if len(joined) <= _SMALL_BYTES and self.digest_type is DigestType.CRC32C:
@@ -113,7 +113,8 @@ def ledger_key_check(key: bytes) -> str:
 
 
 def stored_ledger_key(key: bytes) -> bytes:
-    """What a bookie stores for a ledger key: enough to recognise the key, and useless for opening it at another bookie."""
+    """The form of a ledger key that a bookie stores: enough to recognise the key, and useless for opening it at another
+    bookie."""
     return bytes.fromhex(ledger_key_check(key))
 
 

@@ -33,7 +33,7 @@ class _Stage(enum.Enum):
     DONE = enum.auto()
 
 
-# A change that was lost begins again with the head as somebody else left it.
+# A change that was lost begins again with the head as another client left it.
 _DECIDING = (_Stage.READING, _Stage.CUTTING, _Stage.CLEARING)
 
 TRIMMING_TRANSITIONS: Transitions[_Stage] = {
@@ -78,7 +78,7 @@ class DropSegments(LogEffect):
     that lie wholly before `end`, after all ledgers that they name. Answer: `segments_dropped`, or `abandon`.
 
     `known` are those that the head named; the others are in pages of `page_segments`. A ledger or a page that is gone
-    is not an error. List the pages to find those that somebody left behind, if a page is left or nothing else is to do."""
+    is not an error. List the pages to find leftover ones, if a page is left or nothing else is to do."""
 
     log_name: str
     first: int
@@ -88,10 +88,10 @@ class DropSegments(LogEffect):
 
 
 class _LogDropping(LogMachine):
-    """What trimming and deleting have in common: segments leave the log by a CAS, and only then their ledgers go (L3).
+    """The common part of trimming and deleting: segments leave the log by a CAS, and only then their ledgers are deleted (L3).
 
-    The record says which ledgers go; once they are gone, another CAS says that. What others have left unfinished is
-    finished, too: ledgers that were dropped and not deleted, and such as are pending (L7)."""
+    The record names the ledgers to delete; another CAS removes them once they are deleted. Unfinished work of others is
+    finished, too: ledgers that were dropped and not deleted, and pending ones (L7)."""
 
     def __init__(self, name: str, nonce: str, now_ms: int) -> None:
         super().__init__(LogMetadata(name), None, nonce)
@@ -140,7 +140,7 @@ class _LogDropping(LogMachine):
             self._fail(self._failure)
 
     def _drop(self) -> None:
-        """Drops only what is below the first number of a record that is durable: no log will name it again."""
+        """Drops only segments below the first number of a durable record: no log will name them again."""
         self._move("drop")
         log = self.metadata
         assert log.deleted_before_number <= log.first_segment_number, "only what left the list is dropped (L3)"
@@ -221,7 +221,7 @@ class LogTrimming(_LogDropping):
 class LogDeleting(_LogDropping):
     """Deleting a log: its writer is fenced, then all its segments leave it by a CAS, and then the ledgers go.
 
-    What stays is the record of a deleted log, with its numbers: see `LogMetadata`. Deleting a log that is deleted, or never
+    The record of the deleted log stays, with its numbers: see `LogMetadata`. Deleting a log that is deleted, or never
     existed, fails with `LogNotFoundError`, after it has removed what an interrupted deletion left in pages."""
 
     def __init__(self, name: str, nonce: str, now_ms: int) -> None:
@@ -235,7 +235,7 @@ class LogDeleting(_LogDropping):
             self._failure = LogNotFoundError(log.name, "there is no such log to delete")
             self._clear()
         elif self._deletions is not None and log.deletions != self._deletions:
-            # It is deleted: by this machine, whose answer was lost, or by somebody else.
+            # It is deleted: by this machine, whose answer was lost, or by another client.
             self._drop()
         elif log.is_deleted:
             self._failure = LogNotFoundError(log.name, "it is deleted")
@@ -260,7 +260,7 @@ class LogDeleting(_LogDropping):
             self._propose(self.metadata.deleted(self._now_ms))
 
     def ledger_missing(self, ledger_id: int) -> None:
-        """This ledger does not exist: somebody trims or deletes at the same time."""
+        """This ledger does not exist: another client trims or deletes at the same time."""
         self.ledger_recovered(ledger_id)
 
     def _move(self, event: str) -> None:

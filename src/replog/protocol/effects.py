@@ -1,6 +1,6 @@
-"""What a machine asks its shell to do. The shell performs effects in the order in which it takes them.
+"""The requests of a machine to its shell. The shell performs effects in the order in which it takes them.
 
-A machine never waits: whatever an effect leads to comes back later as a call of one of the machine's methods.
+A machine never waits: the result of an effect comes back later as a call of one of the machine's methods.
 """
 
 from __future__ import annotations

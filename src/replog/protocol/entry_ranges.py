@@ -1,4 +1,4 @@
-"""Sets of entries as ranges: what is stored, or taken, or lacking."""
+"""Sets of entries as ranges: stored, taken or missing ones."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class EntryRanges:
         return at < len(ranges) and ranges[at][0] <= entry_id
 
     def missing(self, first_entry_id: int, last_entry_id: int) -> list[tuple[int, int]]:
-        """What is not here of the first entry's rotation, up to the last entry: first and last of each range."""
+        """The missing entries of the first entry's rotation, up to the last entry: first and last of each range."""
         found, next_id = [], first_entry_id
         ranges = self._by_rotation.get(first_entry_id % self.stride, ())
         for first, last in ranges[bisect_left(ranges, first_entry_id, key=_last) :]:

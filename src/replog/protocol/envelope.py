@@ -1,4 +1,4 @@
-"""The envelope: what an entry carries beside its data (format 1).
+"""The envelope: the metadata that an entry carries beside its data (format 1).
 
 An entry without a key, headers and an id is the caller's bytes and nothing else. One with any of them is an envelope: a flag
 of its batch says so, and each entry of that batch is one. So no bytes of a caller are ever taken for an envelope.
@@ -79,7 +79,7 @@ class EntryId(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """What an entry carries beside its data."""
+    """The metadata that an entry carries beside its data."""
 
     key: bytes | None = None
     headers: Mapping[str, bytes] = NO_HEADERS
@@ -99,7 +99,7 @@ def pack(
 ) -> bytes:
     """The bytes to store for an entry: the very same without a key, headers and an id. `data` None is a tombstone; it has a key.
 
-    Raises `TypeError` or `ConfigError` for what can't be put into an envelope; nothing was written then."""
+    Raises `TypeError` or `ConfigError` for values that can't be put into an envelope; nothing was written then."""
     if key is None and not headers and id is None and data is not None:
         return data
     fields, parts = 0, [b""]

@@ -1,9 +1,9 @@
 """The machine that fills one fragment of a ledger: copies batches to the bookies that should have them (rules F1-F6, W7).
 
-Each round asks the members of the fragment, and the bookies that are to replace some of them, what they hold, and copies whatever
-one holds and another should. When a round finds nothing more to copy, one compare-and-set names the replacements that hold
-everything, and removes the gaps that are filled. A bookie that cannot be asked may hold what nobody else does: unless it was
-declared lost, no replacement that lacks something is named before it was heard.
+Each round asks the members of the fragment, and the bookies that will replace some of them, for their holdings, and
+copies the entries that one holds and another should hold. When a round finds nothing more to copy, one compare-and-set
+names the replacements that hold everything, and removes the gaps that are filled. A bookie that cannot be asked may
+hold the only copies: unless it was declared lost, no replacement that lacks an entry is named before it has answered.
 
 Copies that carry a code which can be checked are checked. Under a keyed code whose key is unknown, the copies of all holders are
 compared: those that differ are reported, and none of them is copied (F3).
@@ -12,13 +12,15 @@ A filler may be killed at any moment: what it stored is right wherever it stays,
 
 Invariants:
 
-- The fragment's range is fixed, and no batch is copied that reaches into the last fragment of a ledger that is not CLOSED, if it
-  has that fragment's stamp (F2). With an earlier one nobody asks for it there: a takeover ended its term inside the batch.
+- The fragment's range is fixed, and no batch is copied that reaches into the last fragment of a ledger that is not
+  CLOSED, if it has that fragment's stamp (F2). With an earlier one nobody asks for it there: a takeover ended its term
+  inside the batch.
 - Every copy carries the record's term (F2).
-- The record names a replacement only if it said, after all was stored, that it holds all it should, or all that anybody has (F3).
+- The record names a replacement only if it said, after all was stored, that it holds all it should, or all that anybody
+  has (F3).
 - Only indices of the one fragment change (F4), and no bookie ever has two of them (C2).
 - A replacement is named upon the version of the record at which it said what it holds, or it is asked again (F5).
-- One entry is read at a time, and none while more than `COPYING_BYTES_MAX` are being stored: what is in memory is bounded.
+- One entry is read at a time, and none while more than `COPYING_BYTES_MAX` are being stored: memory is bounded.
 - Bookies are asked again only when every copy that was sent is answered.
 - From DONE on, every call changes nothing.
 """
@@ -68,7 +70,8 @@ TRANSITIONS: Transitions[_Stage] = {
 
 @attrs.frozen
 class Lack:
-    """What a bookie still lacks of a fragment at this index. Of `nowhere` no bookie that was asked has a copy."""
+    """The entries of a fragment that the bookie at this index still lacks. No bookie that was asked has a copy of those
+    in `nowhere`."""
 
     index: int
     bookie_id: str
@@ -78,8 +81,8 @@ class Lack:
 
 @attrs.define
 class Filled:
-    """What a filling did. `differing` are entries of which two copies differ, `unverified` the batches that had only one copy
-    and a code that the filler cannot check (F3)."""
+    """The result of a filling. `differing` are entries of which two copies differ, `unverified` the batches that had
+    only one copy and a code that the filler cannot check (F3)."""
 
     copied_batches: int = 0
     copied_bytes: int = 0
@@ -87,9 +90,12 @@ class Filled:
     differing: list[tuple[int, int]] = attrs.field(factory=list)
     lacking: list[Lack] = attrs.field(factory=list)
     replaced: dict[int, str] = attrs.field(factory=dict)
-    refusals: dict[str, str] = attrs.field(factory=dict)  # by bookie
+    refusals: dict[str, str] = attrs.field(
+        factory=dict
+    )  # by bookie: why it took no copy, or did not tell what it holds
+    unread: dict[str, str] = attrs.field(factory=dict)  # by bookie: why it gave no copy, although it may have one
     rounds: int = 0  # of asking
-    is_overtaken: bool = False  # somebody changed the record: look again
+    is_overtaken: bool = False  # another client changed the record: look again
 
 
 class LedgerFilling(LedgerMachine):
@@ -135,7 +141,7 @@ class LedgerFilling(LedgerMachine):
     # -- asking ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Asks who holds what."""
+        """Asks the bookies for their holdings."""
         self._move("started")
         self._ask()
 
@@ -188,8 +194,8 @@ class LedgerFilling(LedgerMachine):
     # -- copying --------------------------------------------------------------------------------------------------
 
     def _read_next(self) -> None:
-        """Reads the first entry that somebody lacks, from one holder, or from all if their copies must be compared. What was read
-        before may still be on its way, unless that is too much."""
+        """Reads the first entry that a bookie lacks, from one holder, or from all if their copies must be compared.
+        Earlier copies may still be on their way, within a bound."""
         assert self._stage is _Stage.COPYING, "copies are read in COPYING only"
         if self._awaited or self._storing.size_bytes > COPYING_BYTES_MAX:
             return
@@ -230,9 +236,12 @@ class LedgerFilling(LedgerMachine):
         else:
             self.copies_unreadable(bookie_id, entry_id)
 
-    def copies_unreadable(self, bookie_id: str, entry_id: int) -> None:
-        """This bookie has no intact copy of the entry, or did not answer: in this round it counts as one that lacks it."""
+    def copies_unreadable(self, bookie_id: str, entry_id: int, problem: str = "") -> None:
+        """This bookie has no intact copy of the entry; with a `problem`, it refused or did not answer. In this round it counts as
+        one that lacks the entry."""
         if self._stage is _Stage.COPYING and bookie_id in self._awaited:
+            if problem:
+                self.result.unread.setdefault(bookie_id, problem)
             self._copies.lacks(bookie_id, entry_id)
             self._answered(bookie_id)
 
@@ -297,7 +306,7 @@ class LedgerFilling(LedgerMachine):
             self._answered_copy(bookie_id, batch)
 
     def copy_fenced(self, bookie_id: str, batch: Batch) -> None:
-        """The bookie knows a higher term than the record had: somebody recovers or deleted the ledger (T1, F4)."""
+        """The bookie knows a higher term than the record had: another client recovers or deleted the ledger (T1, F4)."""
         if self._is_storing(bookie_id, batch):
             self._finish("overtaken")
 
@@ -311,7 +320,7 @@ class LedgerFilling(LedgerMachine):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Says what is still lacking, and changes the record where that is right (F1)."""
+        """Reports the entries still missing, and changes the record where that is right (F1)."""
         assert self._stage is _Stage.ASKING, "the end is decided by what bookies say"
         copies, former = self._copies, self._fragment.ensemble
         complete, whole = set[int](), set[int]()
@@ -361,10 +370,10 @@ class LedgerFilling(LedgerMachine):
         if ours is None or ours.ensemble not in (wanted, former):
             self._finish("overtaken")
         elif self._changed(metadata) == metadata:
-            # It was written, and then somebody changed something else.
+            # It was written, and then another client changed something else.
             self._settle()
         elif self.result.replaced and ours.ensemble == former:
-            # The change may be a bookie's, that drops what this record does not name it for: what it said is no longer true (F5).
+            # The change may be by a bookie that drops entries outside its fragments: its answer is no longer true (F5).
             self._ask_again()
         else:
             self._propose(self._changed(metadata))

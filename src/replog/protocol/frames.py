@@ -92,7 +92,7 @@ class FrameSplitter:
     def feed(self, data: bytes) -> list[Frame]:
         """Takes what arrived, and returns the frames that are complete now.
 
-        Raises `RemoteProtocolError` for what cannot be a frame; then the stream is beyond help, close it."""
+        Raises `RemoteProtocolError` if this cannot be a frame; then the stream cannot be used any more, close it."""
         found: list[Frame] = []
         start = 0
         if not self.is_empty:
@@ -152,7 +152,7 @@ class FrameSplitter:
         self.wanted_bytes = missing_bytes if size >= _LARGE_FRAME_BYTES else 0
 
     def _complete(self, data: bytes, found: list[Frame]) -> tuple[bytes, int]:
-        """Adds what arrived to what was kept. Returns the bytes to split, and where to begin."""
+        """Adds arrived bytes to the kept ones. Returns the bytes to split, and where to begin."""
         start = 0
         if self._frame is not None:
             start = min(self._missing, len(data))

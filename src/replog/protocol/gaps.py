@@ -1,8 +1,8 @@
-"""What members of an ensemble lack because they were away, as a ledger's record says it (W7).
+"""Entries that members of an ensemble lack because they were away, as a ledger's record names them (W7).
 
-A gap says: of the entries from its first to its last, the bookie at this index may lack those that it should store. It lies
-within one fragment. A gap without a last entry has not ended yet: its bookie is away, or was when the record was written.
-Gaps may be wider than what is lacking, never narrower: so there may be a bounded number of them.
+A gap says: of the entries from its first to its last, the bookie at this index may lack those that it should store. It
+lies within one fragment. A gap without a last entry has not ended yet: its bookie is away, or was when the record was
+written. Gaps may be wider than the missing entries, never narrower: so there may be a bounded number of them.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ _TEXT = struct.Struct("<H")
 
 @attrs.frozen
 class Hello:
-    """A client's first frame: its versions and features, the bookie that it wants, and how it proves who it is."""
+    """A client's first frame: its versions and features, the bookie that it wants, and the way in which it proves its
+    identity."""
 
     lowest_version: int
     highest_version: int
@@ -52,15 +53,15 @@ class Welcome:
 
 @attrs.frozen
 class Prove:
-    """The client's proof of who it is."""
+    """The client's proof of its identity."""
 
     response: bytes
 
 
 @attrs.frozen
 class Ready:
-    """The bookie's proof of who it is, the client's identity, the largest frame, and the silence after which the client counts
-    as lost."""
+    """The bookie's proof of its identity, the client's identity, the largest frame, and the silence after which the
+    client counts as lost."""
 
     proof: bytes
     identity: str

@@ -1,24 +1,23 @@
-"""When a bookie that lost something, or cannot know, may vouch for a ledger again (B8).
+"""The conditions on which a bookie with a loss, or a possible loss, may vouch for a ledger again (B8).
 
-What the storage lost may be entries that it acknowledged, and the ledger's fence, or all that it knew of the ledger.
-
-The fence: the bookie takes nothing more from the writers of any ledger that existed then, permanently. So no fence is needed for
-ledgers that are closed or deleted, and a live writer is not fenced, but goes on with other bookies. The exception are ledgers
-that were OPEN when the bookie looked, and that it has fenced with the term of their record first: whoever fences a ledger has
-raised that term before, so it is all that the lost fence can have been.
+The fence: the bookie takes nothing more from the writers of any ledger that existed then, permanently. So no fence is
+needed for ledgers that are closed or deleted, and a live writer is not fenced, but goes on with other bookies. The
+exception are ledgers that were OPEN when the bookie looked, and that it has fenced with the term of their record first:
+any client that fences a ledger has raised that term before, so the lost fence cannot have been higher.
 
 The entries: a denial of the bookie counts again where the record of the ledger, read after the start, says that it can't harm:
 
-- CLOSED: its end is fixed, so no absence decides anything. What is missing is filled as any missing copy is.
-- OPEN, and the last fragment does not name this bookie: a recovery would not ask it, and the writer counts nothing of it. If the
-  writer takes this bookie in again, it sends what counts once more (C5).
-- OPEN, and the last fragment names this bookie, but its term was opened after the bookie was started: nobody asks for entries of
-  this fragment that were sent before. So a takeover of an unbounded ledger decides it, even where no other bookie could be taken.
-- OPEN, with a fragment that names this bookie and may have been written before the loss; or IN_RECOVERY: undecided. To compare
-  copies with other bookies decides nothing here: the writer may count an acknowledgement of what was lost for an entry that
-  arrives at the others after they were asked. Only a recovery fences them all, and it needs the password.
+- CLOSED: its end is fixed, so no absence decides anything. A repair fills missing copies as usual.
+- OPEN, and the last fragment does not name this bookie: a recovery would not ask it, and the writer counts nothing of
+  it. If the writer takes this bookie in again, it sends what counts once more (C5).
+- OPEN, and the last fragment names this bookie, but its term was opened after the bookie was started: nobody asks for
+  entries of this fragment that were sent before. So a takeover of an unbounded ledger decides it, even where no other
+  bookie could be taken.
+- OPEN, with a fragment that names this bookie and may have been written before the loss; or IN_RECOVERY: undecided. To
+  compare copies with other bookies decides nothing here: the writer may count an acknowledgement of what was lost for
+  an entry that arrives at the others after they were asked. Only a recovery fences them all, and it needs the password.
 
-Of a ledger that was deleted there is no record, and nothing is decided by it.
+A deleted ledger has no record, and decides nothing.
 """
 
 from __future__ import annotations

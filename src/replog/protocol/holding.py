@@ -1,7 +1,8 @@
-"""What a bookie says that it holds of some entries of a ledger, as text in its answer (F3).
+"""A bookie's holdings of some entries of a ledger, as text in its answer (F3).
 
-A bookie may leave out what it holds: what is missing here may be there, and only a read proves absence. An answer has a bounded
-number of ranges and says through which entry it is complete, so that the rest can be asked for.
+A bookie may leave out entries that it holds: an entry that is missing here may exist, and only a read proves absence.
+An answer has a bounded number of ranges and names the entry through which it is complete, so that the rest can be
+requested.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Holding:
 
 
 def hold(ranges: Iterable[_Range], denial: Status, request: RangesRequest, damaged: Iterable[_Damaged] = ()) -> Holding:
-    """Of these ranges, and of the damage, what was asked for, as far as one answer takes it."""
+    """The requested part of these ranges and of the damage, as far as one answer takes it."""
     first, through = request.first_entry_id, request.last_entry_id
     found = sorted(each for each in (_within(each, first, through) for each in ranges) if each is not None)
     if len(found) > RANGES_MAX:

@@ -1,4 +1,4 @@
-"""What a writer and a recovery know of entries that bookies lack, until it is recorded as gaps (W7)."""
+"""Entries that bookies lack, as a writer or a recovery knows them, until they are recorded as gaps (W7)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ _Member = tuple[int, str]  # an index, and a bookie that is or was at it
 
 
 class WriterGaps:
-    """What the bookies lack that a writer writes to.
+    """The entries that the bookies of a writer lack.
 
-    An index that failed lacks what is written from its failure on. That ends where a bookie is at the index again, or
-    where a new fragment begins; it is recorded at the writer's next change, roll or close, and only then forgotten here."""
+    An index that failed lacks all entries written from its failure on. That ends where a bookie is at the index again,
+    or where a new fragment begins; it is recorded at the writer's next change, roll or close, and only then forgotten
+    here."""
 
     def __init__(self, missing: Iterable[int], first_entry_id: int = 0) -> None:
         self._since = dict.fromkeys(missing, first_entry_id)  # by index that lacks entries: the first of them
         self._proposed_since: dict[int, int] = {}  # `_since` when the change under way was proposed
         self._ended: list[Gap] = []  # known, and not proposed yet
-        self._proposed: list[Gap] = []  # in the proposal under way, or in one that somebody else's change overtook
+        self._proposed: list[Gap] = []  # in the proposal under way, or in one that another client's change overtook
         self.full_before = 0  # entries below it were found to lack nowhere (W8)
 
     def failed(self, index: int, first_entry_id: int) -> None:
-        """This index may lack this entry, and lacks what is not sent to it from now on."""
+        """This index may lack this entry, and lacks all entries that are not sent to it from now on."""
         assert first_entry_id >= 0, "a gap begins at an entry"
         self._since[index] = min(first_entry_id, self._since.get(index, first_entry_id))
 
@@ -52,8 +53,8 @@ class WriterGaps:
         ]
 
     def end(self, last_entry_id: int, replaced: Container[int], *, is_written: bool) -> None:
-        """Ends the gaps of these indices at the last add confirmed: what is pending is sent to them. If a new fragment was
-        written, the gaps of the other indices begin again with it."""
+        """Ends the gaps of these indices at the last add confirmed: pending entries are sent to them. If a new fragment
+        was written, the gaps of the other indices begin again with it."""
         if is_written:
             self._proposed = []
         for index, first in list(self._since.items()):
@@ -99,11 +100,11 @@ class RecoveryGaps:
             self._unanswered.get((index, bookie_id), {}).pop(first_entry_id, None)
 
     def all(self, closing: LedgerMetadata, start: int, last_entry_id: int) -> list[Gap]:
-        """All gaps of a ledger that is closed there with these fragments. Everything behind `start` was written back: the gaps
-        that its writer recorded end there, and what follows is known from the answers.
+        """All gaps of a ledger that is closed there with these fragments. Everything behind `start` was written back:
+        the gaps that its writer recorded end there, and the answers tell the rest.
 
-        What is on its way to a bookie of the last ensemble is taken for stored, as when a writer closes a ledger. A bookie that
-        was replaced lacks what it did not acknowledge."""
+        Entries on their way to a bookie of the last ensemble are taken for stored, as when a writer closes a ledger. A
+        bookie that was replaced lacks what it did not acknowledge."""
         assert last_entry_id >= start, "a recovery does not cut off what it knows to be confirmed"
         found = [gap.until(start) for gap in closing.gaps if gap.first_entry_id <= start]
         ends = [fragment.first_entry_id - 1 for fragment in closing.fragments[1:]]
@@ -121,7 +122,7 @@ class RecoveryGaps:
 
     def _held(self, member: _Member, *, is_last: bool) -> EntryRanges:
         ranges = self._taken.get(member, EntryRanges(self._quorum.stride)).copy()
-        # An add on its way to a replaced bookie may have been lost: nobody waits for its answer.
+        # An add on its way to a replaced bookie may have been lost: the writer does not wait for its answer.
         for first, last in self._unanswered.get(member, {}).items() if is_last else ():
             ranges.add(first, last)
         return ranges

@@ -25,7 +25,7 @@ NO_ENTRY = -1  # the last entry of an empty ledger, and the last add confirmed b
 
 
 class LedgerState(enum.Enum):
-    """OPEN: has a writer. IN_RECOVERY: somebody looks for its end. CLOSED: its last entry is permanently fixed."""
+    """OPEN: has a writer. IN_RECOVERY: a client looks for its end. CLOSED: its last entry is permanently fixed."""
 
     OPEN = "open"
     IN_RECOVERY = "in recovery"
@@ -41,18 +41,24 @@ class Durability(enum.Enum):
 
 @attrs.frozen
 class LedgerMetadata:
-    """One ledger. `token` names the attempt that wrote this version, so that a lost answer can be resolved (M1). `gaps` are
+    """One ledger's record. Immutable.
+
+    Its entries are on the bookies of `fragments`, each with its `first_entry_id` and its `ensemble`. `last_entry_id` is -1 if
+    the ledger is closed and empty, and None if it is not closed. `custom` are texts that its creator gave.
+
+    `token` names the attempt that wrote this version, so that a lost answer can be resolved (M1). `gaps` are
     the entries that members of its ensembles are known to lack (W7). `contents` is what it holds, once it is closed.
 
     `creation` is random and never changes: it tells this ledger from another creation of the same id (M5). `revision` counts the
-    changes of the record: a lower one than was seen comes from a metastore that went back (W9).
+    changes of the record but for claims, which have a term: a lower one than was seen comes from a metastore that went back (M5,
+    W9).
 
     An unbounded ledger has a new term at each takeover (T2): `term` is the last one that a client claimed, and `owner` the nonce
     of that client's attempt; `open_term` is the last one that was opened for writing. Its fragments begin at `trim_to`, the first
     entry that was not trimmed. Of a bounded ledger these fields keep their defaults.
 
-    `full_before` is known of a ledger with `Durability.WRITE_QUORUM` only: all entries below it were found at their full write
-    quorum, so nobody asks for them again before a close, roll or takeover ends (W8).
+    `full_before` is known of a ledger with `Durability.WRITE_QUORUM` only: all entries below it were found at their
+    full write quorum, so no client asks for them again before a close, roll or takeover ends (W8).
 
     `fragments` are the last ones, and those that were loaded; `chunks` have the others (M4). `gaps` are those of `fragments`."""
 
@@ -87,7 +93,7 @@ class LedgerMetadata:
 
     @property
     def stored_key(self) -> bytes:
-        """What bookies store for that key (B7)."""
+        """The form of that key that bookies store (B7)."""
         return bytes.fromhex(self.key_check)
 
     def is_opened_by(self, password: bytes) -> bool:
@@ -95,7 +101,7 @@ class LedgerMetadata:
         return ledger_key_check(self.key(password)) == self.key_check
 
     def digest(self, password: bytes) -> Digest:
-        """What computes the codes of the ledger with this password (W3)."""
+        """Returns the object that computes the ledger's codes with this password (W3)."""
         return Digest(self.digest_type, self.ledger_id, password, self.creation)
 
     @property
@@ -160,7 +166,7 @@ class LedgerMetadata:
         return attrs.evolve(self, fragments=fragments, trim_to=first, chunks=kept, unnamed=unnamed).with_gaps(gaps)
 
     def loaded(self, found: Mapping[Chunk, ChunkContents]) -> LedgerMetadata:
-        """The same with what is in these chunks in their places (M4)."""
+        """The same with the contents of these chunks in their places (M4)."""
         left = [each for each in self.chunks if each not in found]
         assert len(left) + len(found) == len(self.chunks), "only what the record names is loaded"
         chunks = itertools.chain(left, *(each.chunks for each in found.values()))

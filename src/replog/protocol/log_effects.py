@@ -1,4 +1,4 @@
-"""What the machines of logs want done, and how they are told the answers."""
+"""The effects that machines of logs request, and the calls that return their results."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class LedgerMachine(ABC):
             self._settle()
 
     def metadata_conflict(self) -> None:
-        """The CAS under way met another version: somebody changed the record, or an earlier copy of this CAS did."""
+        """The CAS under way met another version: another client changed the record, or an earlier copy of this CAS did."""
         if not self.is_done:
             self.effects.append(ReadMetadata(self.metadata.ledger_id, self._looks_at))
 
@@ -71,9 +71,9 @@ class LedgerMachine(ABC):
         self.abandon(error)
 
     def metadata_missing(self) -> None:
-        """The record is gone: somebody deleted the ledger."""
+        """The record is gone: another client deleted the ledger."""
         if not self.is_done:
-            problem = "somebody deleted it while it was being recovered"
+            problem = "another client deleted it while it was being recovered"
             # Nobody but a deletion removes a record, so there is nothing left to write or recover.
             self._fail(LedgerNotFoundError(self.metadata.ledger_id, problem))
 
@@ -91,9 +91,11 @@ class LedgerMachine(ABC):
         else:
             self._lost(metadata, proposed)
 
-    def _propose(self, metadata: LedgerMetadata) -> None:
+    def _propose(self, metadata: LedgerMetadata, *, is_claim: bool = False) -> None:
         assert metadata.ledger_id == self.metadata.ledger_id, "a machine changes its own ledger's record"
-        self._change.propose(attrs.evolve(metadata.packed(self.version), revision=self.metadata.revision + 1))
+        # A claim changes nothing of what there is: of a record that went back, it must not make one that looks newer (M5).
+        revision = self.metadata.revision + (not is_claim)
+        self._change.propose(attrs.evolve(metadata.packed(self.version), revision=revision))
         self._repeat()
 
     def _repeat(self) -> None:
@@ -102,7 +104,7 @@ class LedgerMachine(ABC):
 
     @abstractmethod
     def _settle(self) -> None:
-        """What was proposed is true now."""
+        """Applies the proposed record, which is now written."""
 
     @abstractmethod
     def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:

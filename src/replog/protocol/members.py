@@ -37,7 +37,7 @@ class Members:
         self._check()
 
     def fail(self, index: int) -> None:
-        """The bookie at this index failed: it gets nothing until somebody was looked for in its place."""
+        """The bookie at this index failed: it gets nothing until the search for a replacement has ended."""
         bit = 1 << index
         assert bit & self.everybody, "only an index of the ensemble can fail"
         # A failure of an index that is being replaced, or is missing, is nothing new.

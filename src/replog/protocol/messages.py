@@ -1,13 +1,15 @@
-"""What clients and bookies say to each other. Encoding them is a transport's business.
+"""The messages between clients and bookies. Encoding them is a transport's business.
 
-Every request carries the ledger's key (B7), but for a repairer's: the transport knows who may repair. Requests that may end in a
-write or that fence carry the sender's term (T1); plain reads carry none. What belongs to a request is in its message; what
-belongs to the entries is in the batch (W3).
+Every request carries the ledger's key (B7), except a repairer's: the transport knows which clients may repair. Requests
+that may end in a write or that fence carry the sender's term (T1); plain reads carry none. Requests of adds, recoveries
+and copies carry the revision of the record that the sender knows (M5), or 0. Facts about a request are in its message;
+facts about the entries are in the batch (W3).
 """
 
 from __future__ import annotations
 
 import enum
+from typing import ClassVar
 
 import attrs
 
@@ -34,6 +36,7 @@ class Status(enum.IntEnum):
     NO_ENTRY_AFTER_LOSS = 10  # weak: not found, and the bookie knows that its storage lost something (B8)
     IN_DOUBT = 11  # a plain add to a ledger in doubt: refused, since the fence may have been lost (B8). Not Fenced
     METASTORE_DOUBTED = 12  # the bookie's metastore may have gone back (B6a): nothing was changed; later
+    RECORD_OUTDATED = 13  # a recovery or repair by a record older than one that the bookie knows (M5): read it again
 
 
 class Denial(enum.Enum):
@@ -56,10 +59,6 @@ class AddRequest:
     """Store this batch. With `recovery` it may pass a fence of the same term, and `proof` proves the frozen last add
     confirmed (R5, R11).
 
-    `alone` means that the sender waits for nothing else and has nothing more to send: the bookie may make it durable at
-    once, in the caller's thread. Unless it is `followed`: then other bookies in this thread are asked next, and must not wait
-    meanwhile.
-
     The same request may be sent to several bookies: `frame_head` is where a transport keeps what it made of all but the batch.
     So the sender must not change it any more.
     """
@@ -71,8 +70,7 @@ class AddRequest:
     batch: Batch
     recovery: bool = False
     proof: bytes = b""
-    alone: bool = False
-    followed: bool = False
+    revision: int = 0
     frame_head: bytes = attrs.field(default=b"", init=False, eq=False, repr=False)
 
 
@@ -96,6 +94,7 @@ class FenceRequest:
     ledger_id: int
     key: bytes
     term: int
+    revision: int = 0
 
 
 @attrs.define
@@ -108,6 +107,7 @@ class RecoveryReadRequest:
     term: int
     entry_id: int
     stamp: int
+    revision: int = 0
 
 
 @attrs.define
@@ -124,9 +124,9 @@ class ReadRequest:
 
 @attrs.define
 class CopyReadRequest(ReadRequest):
-    """As `ReadRequest`, to copy the batches. Without a `key` the sender has the role of a repairer, which the transport has
-    checked, and `stored_key` is what the ledger's record has as `key_check`: a bookie that holds another creation of this id
-    refuses (M5)."""
+    """Reads batches to copy them, like `ReadRequest`. Without a `key` the sender has the role of a repairer, which the
+    transport has checked, and `stored_key` is what the ledger's record has as `key_check`: a bookie that holds another
+    creation of this id refuses (M5)."""
 
     stored_key: bytes = b""
 
@@ -172,13 +172,14 @@ class WriteLastAddConfirmedRequest:
     key: bytes
     term: int
     proof: bytes
+    revision: ClassVar[int] = 0  # its sender looks at the record by itself (W9)
 
 
 class AdminCommand(enum.IntEnum):
-    """What an administrator may ask of a bookie. The numbers pass over the wire."""
+    """The commands of an administrator to a bookie. The numbers pass over the wire."""
 
     UNKNOWN = 0  # one of a later version: answered by BAD_REQUEST
-    STATISTICS = 1  # anybody who may connect may ask for them
+    STATISTICS = 1  # any client that may connect may ask for them
     COLLECT_GARBAGE = 2
     COMPACT = 3  # where most is gained
     COMPACT_ALL = 4
@@ -189,12 +190,32 @@ class AdminCommand(enum.IntEnum):
 
 @attrs.define
 class AdminRequest:
-    """Do this, and answer how it went: the answer's `detail` is a JSON object, or with UNKNOWN what went wrong. It carries no
-    key, since it changes no ledger: the transport knows who may ask. `ledger_id` is for LEDGER_DELETED only."""
+    """Do this, and answer how it went: the answer's `detail` is a JSON object, or with UNKNOWN what went wrong. It
+    carries no key, since it changes no ledger: the transport knows which clients may ask. `ledger_id` is for
+    LEDGER_DELETED only."""
 
     request_id: int
     command: AdminCommand
     ledger_id: int = 0
+
+
+class MetastorePurpose(enum.IntEnum):
+    """The rights that a request to the process's metastore needs. The numbers pass over the wire."""
+
+    MEMBER = 1  # a message of another member
+    CLIENT = 2  # a question or a change of a client
+    ADMIN = 3  # a change of the members
+
+
+@attrs.define
+class MetastoreRequest:
+    """A request to the member of a metastore that runs in the bookie's process. The transport knows which clients may send
+    it, and nothing of its `body`, which is `replog.metastores.quorum`'s. It is for no ledger."""
+
+    request_id: int
+    purpose: MetastorePurpose
+    body: bytes
+    ledger_id: ClassVar[int] = 0
 
 
 LedgerRequest = (
@@ -209,7 +230,7 @@ LedgerRequest = (
     | RangesRequest
 )
 RepairRequest = CopyRequest | CopyReadRequest | RangesRequest
-Request = LedgerRequest | AdminRequest
+Request = LedgerRequest | AdminRequest | MetastoreRequest
 
 
 @attrs.define
@@ -218,8 +239,9 @@ class Response:
 
     `awaited` tells the writer that a reader waits at this bookie for a later last add confirmed (W5). A hint. A reader that comes
     after the answer to the last add is reported by a message of its own, `LedgerAwaited`.
-    `last_add_confirmed` is a hint, too: what the bookie can prove of it is in `proof`, in the answers to
-    `FenceRequest` and `ReadLastAddConfirmedRequest`, and only that counts (R11).
+    With RECORD_OUTDATED, `fence_term` is the revision that the bookie knows. `last_add_confirmed` is a hint, too: what the
+    bookie can prove of it is in `proof`, in the answers to
+    `FenceRequest` and `ReadLastAddConfirmedRequest`, and only that counts (R11). `body` is the answer to a `MetastoreRequest`.
     """
 
     request_id: int
@@ -230,12 +252,13 @@ class Response:
     detail: str = ""
     awaited: bool = False
     proof: bytes = b""
+    body: bytes = b""
 
 
 @attrs.define
 class LedgerAwaited(Response):
-    """What a bookie tells a ledger's writer unasked: a reader waits for an entry whose add was answered before (W5). It answers
-    no request: `request_id` is `NO_REQUEST`."""
+    """A bookie's unasked message to a ledger's writer: a reader waits for an entry whose add was answered before (W5).
+    It answers no request: `request_id` is `NO_REQUEST`."""
 
     ledger_id: int = -1
 

@@ -27,7 +27,7 @@ from replog.protocol.ledger_metadata import LedgerState as LedgerState
 
 PAGE_SEGMENTS = 100  # of a new log; one that exists keeps what its record says
 RECOVERED_AT_TAKEOVER = 2  # ledgers at the end of the list: a leader that rolls has two open ones (L1)
-PAGE_SEGMENTS_MIN = 2  # so that the head names the last two ledgers whatever leaves it: a takeover recovers those (L1)
+PAGE_SEGMENTS_MIN = 2  # so that the head always names the last two ledgers: a takeover recovers those (L1)
 # Ids that a log's record remembers, of jobs and of streams each. None is ever forgotten: only an operator retires them
 TRANSACTIONS_MAX = 1000
 # Of every client that recovers a bounded ledger: concurrent recoveries don't fence each other (T2)
@@ -45,13 +45,13 @@ class Segment:
     number: int
     ledger_id: int
     created_at_ms: int = 0
-    # A segment stays the same one whatever is known of it: a page and a head may differ in that.
+    # A segment stays the same one even if its contents are learned later: a page and a head may differ in that.
     contents: Contents | None = attrs.field(default=None, eq=False)
     term: int = WRITER_TERM
 
     @property
     def place(self) -> Segment:
-        """The same without its contents: nobody plans what is dropped."""
+        """The same without its contents: dropped segments need no plan."""
         return attrs.evolve(self, contents=None)
 
 
@@ -102,7 +102,10 @@ class LogCursor:
 
 @attrs.frozen
 class LogMetadata:
-    """One log: its *head*. It names the last segments; pages name those before them. `token` as in `LedgerMetadata`.
+    """One log's record: its *head*. It names the last segments; pages name those before them. Immutable.
+
+    `deletions` counts the logs of this name that were deleted before. `custom` are texts that its creators gave. `token` as in
+    `LedgerMetadata`.
 
     The log's segments are all numbers from `first_segment_number` to before `next_segment_number`. One that is below the
     first in `segments` is in the page `page_of(number)`. The last two are always here, if there are two, and all from
@@ -110,18 +113,22 @@ class LogMetadata:
     was deleted has no segments, and keeps its numbers: the next one of that name goes on with them, so that no position
     ever means another record (L4). `transactions` are those that were committed, the last one last.
 
-    The ledgers of all segments below `deleted_before_number` are deleted. Those from there to before the first segment
-    were trimmed, or the log was deleted, and their ledgers may still exist (L7): `dropped` are those of them that left this
-    record, the others are in pages.
+    The ledgers of all segments below `deleted_before_number` are deleted. Ledgers of the segments from there to before
+    the first one may still exist, although these were trimmed or the log was deleted (L7): `dropped` are those that
+    left this record, the others are in pages.
 
     `cursors` are here so that a change of them and a trim conflict: their names are unique, and they end with the log.
 
-    `trimmed_to` is behind the last entry that was trimmed: from there to the first segment there are no entries, so that a reader
-    that has come so far goes on at the first segment (L6). If nobody knew the end of what was trimmed, it is the first segment.
+    `trimmed_to` is behind the last entry that was trimmed: from there to the first segment there are no entries, so
+    that a reader that has come so far goes on at the first segment (L6). If no client knew the end of the trimmed part,
+    it is the first segment.
 
     With `is_unbounded` new ledgers of the log are unbounded, and a takeover goes on with the last one, if that is (L9).
 
-    `requests` are of committers that ask the log's leader to add their ledgers, the oldest first. They end with the leader."""
+    `requests` are of committers that ask the log's leader to add their ledgers, the oldest first. They end with the leader.
+
+    `begun_with_number` is the first segment that the log ever had, since it was created or begun again. If it begins
+    behind that, its beginning was trimmed, here or before it was restored."""
 
     name: str
     segments: tuple[Segment, ...] = ()
@@ -141,10 +148,11 @@ class LogMetadata:
     is_unbounded: bool = False
     requests: tuple[AppendRequest, ...] = ()
     trimmed_to: Position = attrs.field(factory=lambda: Position(1, 0))
+    begun_with_number: int = 1
 
     @property
     def is_deleted(self) -> bool:
-        """True if the log was deleted; then this is what is left of it."""
+        """True if the log was deleted; then only this record remains."""
         return self.deleted_at_ms != 0
 
     @property
@@ -243,16 +251,27 @@ class LogMetadata:
         """The log that begins where there was none, or where one was deleted: it keeps only the numbers of that one."""
         # The numbers stay, so that no position of the deleted log ever names a record of this one (L4).
         return attrs.evolve(
-            self, created_at_ms=now_ms, deleted_at_ms=0, custom={}, transactions=(), is_unbounded=is_unbounded
+            self,
+            created_at_ms=now_ms,
+            deleted_at_ms=0,
+            custom={},
+            transactions=(),
+            is_unbounded=is_unbounded,
+            begun_with_number=self.first_segment_number,
         )
+
+    @property
+    def has_beginning(self) -> bool:
+        """True if nothing was trimmed since the log was created or begun again."""
+        return self.first_segment_number == self.begun_with_number
 
     def split(self, *, is_tentative: bool = False) -> tuple[tuple[LogPage, ...], LogMetadata]:
         """The pages that are complete and may leave the head, and the head without them: it keeps `page_segments` segments
         or more, and less than twice as many, unless older ones may be open.
 
-        Only of a record that is true: a page is written before the CAS that leaves it out, and never changed. What it
-        names must be the log's whatever becomes of that CAS; so nothing is added or trimmed before the split. Tentative pages
-        are those of a record that is only proposed."""
+        Only of a record that is true: a page is written before the CAS that leaves it out, and never changed. Its
+        ledgers must be the log's after either outcome of that CAS; so nothing is added or trimmed before the split.
+        Tentative pages are those of a record that is only proposed."""
         size = self.page_segments
         # What may be open stays in the head, where a takeover finds it (L8): pages name closed ledgers only.
         end = min(self.next_segment_number // size - 1, self.page_of(self.first_open_number))
@@ -329,8 +348,16 @@ class LogMetadata:
             requests=(),
         )
 
+    def _faults_of_beginning(self) -> list[str]:
+        first, faults = self.first_segment_number, []
+        if not (1, 0) <= self.trimmed_to <= (first, 0):  # tuples: each reading of a record comes here
+            faults.append(f"trimmed_to is {self.trimmed_to}, not one of 1:0 to {first}:0")
+        if not 1 <= self.begun_with_number <= first:
+            faults.append(f"begun_with_number is {self.begun_with_number}, not one of 1 to {first}")
+        return faults
+
     def faults(self) -> list[str]:
-        """What is impossible in the record, even though every field has its type."""
+        """The reasons why the record is impossible, even though every field has its type."""
         first, end, size = self.first_segment_number, self.next_segment_number, self.page_segments
         if size < PAGE_SEGMENTS_MIN:
             return [f"page_segments is {size}, and must be at least {PAGE_SEGMENTS_MIN}"]
@@ -342,14 +369,13 @@ class LogMetadata:
             faults.append(f"segments: those before {listed} can't stand in pages of {size}")
         if self.is_deleted and (first != end or self.deletions < 1):
             faults.append(f"deleted_at_ms is {self.deleted_at_ms}, of a log with {end - first} segments")
-        if not (1, 0) <= self.trimmed_to <= (first, 0):  # tuples: each reading of a record comes here
-            faults.append(f"trimmed_to is {self.trimmed_to}, not one of 1:0 to {first}:0")
+        faults += self._faults_of_beginning()
         if not listed <= self.first_open_number <= end:
             faults.append(f"first_open_number is {self.first_open_number}, not one of {listed} to {end} (L8)")
         if not self.is_deleted and not numbers and first != end:
             faults.append(f"segments: there are none, of a log that has {first} to {end - 1}")
         left = [segment.number for segment in self.dropped]
-        # Whatever numbers a damaged record has, looking at it takes no longer than it is long.
+        # With any numbers in a damaged record, the time to look at it is limited by the record's length.
         is_ascending = left == sorted(set(left))
         is_between = all(self.deleted_before_number <= number < first for number in left)
         if not (1 <= self.deleted_before_number <= first and is_ascending and is_between):

@@ -1,4 +1,4 @@
-"""What a bookie makes durable, and what it knows of a ledger: the words between its machine and its storage."""
+"""Changes that a bookie makes durable, and facts that it knows of a ledger: the types between its machine and its storage."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import attrs
 
 from replog.protocol.batch import Batch
 
-# The fence term of a ledger that was deleted: nobody may write to it again, so a deposed writer that wakes up late
+# The fence term of a ledger that was deleted: no client may write to it again, so a deposed writer that wakes up late
 # finds it fenced even after its ledger was trimmed away (L5).
 DELETED_TERM = (1 << 63) - 1
 
 
 @attrs.frozen
 class Marks:
-    """What a bookie knows of a ledger beside its entries.
+    """A bookie's knowledge of a ledger beside its entries.
 
     `fence_term` only rises; `last_add_confirmed` is the highest of all `SetMarks` and of all stored batches' headers;
     `last_entry_id` is the highest stored, or -1. `proof` is the one of all `SetMarks` that claims the most, as
-    `replog.protocol.proofs.better_proof` decides, or nothing (R11). `key` is None until somebody set it, then never changes; it
-    is what `replog.protocol.digest.stored_ledger_key` makes of a ledger's key, which itself is on no disk (B7).
+    `replog.protocol.proofs.better_proof` decides, or nothing (R11). `key` is None until it is set, then never changes;
+    it is what `replog.protocol.digest.stored_ledger_key` makes of a ledger's key, which itself is on no disk (B7).
+    `revision` is the highest that the bookie was told of the ledger's record, and only rises (M5).
     """
 
     key: bytes | None = None
@@ -26,6 +27,7 @@ class Marks:
     last_add_confirmed: int = -1
     last_entry_id: int = -1
     proof: bytes = b""
+    revision: int = 0
 
 
 @attrs.define
@@ -37,7 +39,8 @@ class PutBatch:
 
 @attrs.define
 class SetMarks:
-    """Raise these marks of a ledger; None leaves one as it is. A lower fence term or last add confirmed changes nothing.
+    """Raise these marks of a ledger; None leaves one as it is. A lower fence term, last add confirmed or revision changes
+    nothing.
 
     `proof` is kept verbatim if it claims more than the one that is kept (R11); nothing leaves that one as it is."""
 
@@ -46,6 +49,7 @@ class SetMarks:
     fence_term: int | None = None
     last_add_confirmed: int | None = None
     proof: bytes = b""
+    revision: int | None = None
 
 
 @attrs.define

@@ -1,16 +1,17 @@
-"""What a log remembers of its producers, so that an append that is repeated is known as a repetition (rule L11).
+"""The log's memory of its producers, which recognises a repeated append (rule L11).
 
-An entry may have an id: its producer, and a sequence that rises from one of the producer's entries to the next. The window has
-the positions of the newest ids, and of each producer's last one. Of older ids it has only the highest sequence of each
-producer. What is in it follows from the log's entries alone, in their order:
+An entry may have an id: its producer, and a sequence that rises from one of the producer's entries to the next. The
+window has the positions of the newest ids, and of each producer's last one. Of older ids it has only the highest
+sequence of each producer. Its contents follow from the log's entries alone, in their order:
 
 - An id that is in the window has its first position there.
 - An id that is not in it was never in the log, if its sequence is above all that were forgotten of its producer.
 - Otherwise it is unknown where it was written, or whether: it is refused, and never appended.
 - A producer is forgotten only when an operator retires it. Then its ids are new again.
 
-Entries of closed segments are *folded* in, and then the oldest are forgotten. Those of later segments may still be lost, so they
-make the window forget nothing. So a record of the window through one segment is the same, whoever makes it.
+Entries of closed segments are *folded* in, and then the oldest are forgotten. Entries of later segments may still be
+lost, so they make the window forget nothing. So a record of the window through one segment is the same, regardless of
+the client that makes it.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class RetiredProducer:
 
 @attrs.frozen
 class ProducersRecord:
-    """What is known of a log's producers from its segments up to `through`. `deletions` tells the log from those of the same name
-    that were deleted before. `retired` is for the writers that know these producers already."""
+    """The known producers of a log, from its segments up to `through`. `deletions` tells the log from earlier, deleted
+    logs of the same name. `retired` is for the writers that know these producers already."""
 
     log_name: str
     deletions: int
@@ -101,8 +102,8 @@ def entry_id_of(given: object) -> EntryId:
 
 
 class _Producer:
-    """What the window has of one producer. `last` is the sequence of its last folded entry; `is_kept`: only that one is left, and
-    no longer among the newest of the log."""
+    """The window's state of one producer. `last` is the sequence of its last folded entry; `is_kept`: only that one is
+    left, and no longer among the newest of the log."""
 
     __slots__ = ("forgotten", "ids", "is_kept", "last", "last_ms")
 
@@ -161,7 +162,7 @@ class ProducerWindow:
             raise ProducersFullError(self._log_name, name, PRODUCERS_MAX, oldest)
 
     def retire(self, retired: Iterable[RetiredProducer]) -> bool:
-        """Forgets these producers, but for those that have written since; returns whether there was one."""
+        """Forgets these producers, except those that have written since; returns whether there was one."""
         gone = set()
         for each in retired:
             known = self._producers.get(each.name)
@@ -180,7 +181,7 @@ class ProducerWindow:
     def add(self, position: Position, entry_id: EntryId, time_ms: int) -> None:
         """An entry of this id was pushed, or read, behind all that were added before."""
         producer = self._producers.setdefault(entry_id.producer, _Producer())
-        # Of an id that somebody's bug wrote twice, the first position counts.
+        # If a bug wrote an id twice, the first position counts.
         if entry_id.sequence not in producer.ids:
             assert not self._recent or position > self._recent[-1][0], "ids are added in the log's order"
             producer.ids[entry_id.sequence] = position
@@ -214,7 +215,7 @@ class ProducerWindow:
                 oldest.forget(sequence)
 
     def record(self) -> ProducersRecord:
-        """What is to be kept of the segments up to `through`."""
+        """The record to keep of the segments up to `through`."""
         places: dict[str, list[tuple[int, int, int]]] = {}
         for name, each in self._producers.items():
             if each.is_kept and each.last is not None:

@@ -7,9 +7,9 @@ last add confirmed and the digest type. There are two kinds, told apart by their
                under the ledger's digest: 4 bytes (CRC32C) or 32 (HMAC-SHA256). Little-endian, as a batch's header.
     head       the header of an HMAC batch and the 64 bytes of its code: what is between them is not needed
 
-Nothing at all, `b""`, proves the last add confirmed -1. A ledger with the digest CRC32C has no secret: anybody who knows a number
-can make an explicit proof of it. So there a proof finds damage and mistakes, not lies. A bookie makes such a proof of what a
-stored batch's header says.
+Nothing at all, `b""`, proves the last add confirmed -1. A ledger with the digest CRC32C has no secret: anybody who
+knows a number can make an explicit proof of it. So there a proof finds damage and mistakes, not lies. A bookie makes
+such a proof from a stored batch's header.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
 
 @attrs.frozen
 class Claim:
-    """What a proof says. Only its code shows whether that is true."""
+    """The claim in a proof. Only its code shows whether it is true."""
 
     ledger_id: int
     stamp: int
@@ -59,7 +59,7 @@ def _pack(digest_type: DigestType, ledger_id: int, stamp: int, last_add_confirme
 
 
 def head_of(batch: Batch) -> bytes:
-    """What `proof_of_head` needs of a batch: a few bytes, that keep nothing of it in memory."""
+    """The bytes of a batch that `proof_of_head` needs: a few, without keeping the batch in memory."""
     data = batch.data
     return data[:HEAD_BYTES] + data[-CODE_BYTES:]
 
@@ -94,7 +94,7 @@ def better_proof(one: bytes, other: bytes) -> bytes:
 
 
 def read_claim(proof: bytes) -> Claim:
-    """What a proof says. Raises `RemoteProtocolError` for what isn't one, or is one of CRC32C that is damaged."""
+    """The claim in a proof. Raises `RemoteProtocolError` if it is not a proof, or is a damaged one of CRC32C."""
     if proof.startswith(MAGIC) and len(proof) > _EXPLICIT.size:
         _, version, digest_number, _, ledger_id, stamp, confirmed = _EXPLICIT.unpack_from(proof)
         size = _EXPLICIT.size + SIGNATURE_SIZES.get(digest_number, 0)
@@ -128,7 +128,9 @@ def proven(proof: bytes, digest: Digest, metadata: LedgerMetadata) -> int:
     # What a writer confirmed has its own stamp, or an earlier one. A bounded ledger has no further terms.
     is_possible = not is_outlived(claim, metadata)
     if not (is_possible and (metadata.is_unbounded or claim.stamp == WRITER_TERM) and digest.is_signed(proof)):
-        raise RemoteProtocolError(f"{claim} is not proven by its code: nobody who knows the password said so (R11)")
+        raise RemoteProtocolError(
+            f"{claim} is not proven by its code: it does not come from a holder of the password (R11)"
+        )
     return claim.last_add_confirmed if is_qualified(claim.stamp, metadata) else NO_ENTRY
 
 
@@ -138,8 +140,8 @@ def is_qualified(stamp: int, metadata: LedgerMetadata) -> bool:
 
 
 def is_outlived(claim: Claim, metadata: LedgerMetadata) -> bool:
-    """True if this record gives the entry to a later term than the proof's: so a record was lost that named the proof's writer,
-    and the term was raised (T1). What that writer confirmed is gone."""
+    """True if this record gives the entry to a later term than the proof's: so a record was lost that named the proof's
+    writer, and the term was raised (T1). The entries confirmed by that writer are gone."""
     confirmed = claim.last_add_confirmed
     if not metadata.is_listed(confirmed):
         return False  # such an old claim is of no use to anybody: what is listed is confirmed further

@@ -11,7 +11,7 @@ import attrs
 
 from replog.errors import ConfigError
 
-ENSEMBLE_MAX = 256  # bookies: where entries stripe, what is kept of a ledger has a part for each
+ENSEMBLE_MAX = 256  # bookies: where entries stripe, a stored ledger has a part for each
 
 
 @attrs.frozen

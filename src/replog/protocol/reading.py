@@ -6,11 +6,11 @@ of its rotations, and the batches are handed out in the order of the ids.
 
 Invariants:
 
-- What is handed out begins where the last delivery ended: no gap, no duplicate, in order (D3).
+- Each delivery begins where the last one ended: no gap, no duplicate, in order (D3).
 - A batch is handed out only if its code, its stamp and its stride are right, and nothing of it past the bound (D2, R7).
-- The last add confirmed that is known never sinks, and a ledger that was seen closed stays closed. - A last add confirmed
-  counts only with a record that has the term of its stamp (R11). Of a batch, only what has the batch's stamp in the record is
-  used: a takeover may have ended its term inside it.
+- The last add confirmed that is known never sinks, and a ledger that was seen closed stays closed. - A last add
+  confirmed counts only with a record that has the term of its stamp (R11). Of a batch, only what has the batch's stamp
+  in the record is used: a takeover may have ended its term inside it.
 - From DONE on nothing is asked for or handed out.
 """
 
@@ -136,8 +136,8 @@ class LedgerReading:
     # -- what may be read -----------------------------------------------------------------------------------------
 
     def poll_last_add_confirmed(self) -> None:
-        """Asks the bookies of the last fragment how far the ledger is confirmed, and each for what it should have of what comes
-        next."""
+        """Asks the bookies of the last fragment how far the ledger is confirmed, and each for its share of the next
+        entries."""
         for index, bookie_id in enumerate(self.metadata.last_fragment.ensemble):
             entry_id = self._next_at(index)
             is_listed = self.metadata.is_listed(entry_id)
@@ -220,7 +220,7 @@ class LedgerReading:
                 rotation.refreshed = True
                 self._ask(rotation, rotation.asked_entry_id)
         if self.metadata.chunks:
-            self.read_on()  # what was forgotten is asked for again
+            self.read_on()  # forgotten entries are asked for again
 
     def _is_older(self, metadata: LedgerMetadata) -> bool:
         """True if this record was written before the one that is known: some metastores may answer with an old one."""
@@ -261,13 +261,13 @@ class LedgerReading:
                 self._go_on_behind(rotation, self.next_entry_id - 1)
 
     def metadata_missing(self) -> None:
-        """The record is gone: somebody deleted the ledger."""
+        """The record is gone: another client deleted the ledger."""
         self._fail(LedgerNotFoundError(self.metadata.ledger_id, "it was deleted while it was being read"))
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read_on(self) -> None:
-        """Asks for what comes next, if it may be read and was not asked for yet. Call it again after a delivery."""
+        """Asks for the next entries, if they may be read and were not asked for yet. Call it again after a delivery."""
         if self._stage is _Stage.DONE:
             return
         if self.next_entry_id < self.metadata.trim_to:
@@ -292,7 +292,8 @@ class LedgerReading:
                 self._ask(rotation, rotation.next_entry_id, lacking if self._takes_guests else ())
 
     def _ask(self, rotation: _Rotation, entry_id: int, lacking: Sequence[_Rotation] = ()) -> None:
-        """Asks for this entry. Those that lack a batch, too, and whose next one the bookie stores as well, become guests."""
+        """Asks for this entry. Rotations that lack a batch, too, and whose next entry the bookie also stores, become
+        guests."""
         if rotation.asked_entry_id != entry_id:
             rotation.asked_entry_id = entry_id
             rotation.refreshed = False
@@ -316,7 +317,7 @@ class LedgerReading:
         self._ask_next(rotation)
 
     def _guests(self, index: int, entry_id: int, lacking: Sequence[_Rotation]) -> list[_Rotation]:
-        """Those nobody has asked for yet, and whose next entry this index stores in the same fragment as this entry."""
+        """The rotations without a request whose next entry this index stores in the same fragment as this entry."""
         quorum, fragment = self.metadata.quorum, self.metadata.fragment_of(entry_id)
         return [
             each

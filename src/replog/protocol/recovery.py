@@ -52,7 +52,7 @@ class _Stage(enum.Enum):
     FENCING = enum.auto()
     READING = enum.auto()  # the next entry is asked for
     PAUSED = enum.auto()  # reading goes on when fewer batches are on their way back
-    WRITING = enum.auto()  # the end is known; what was found is being written back
+    WRITING = enum.auto()  # the end is known; the entries found are being written back
     CLOSING = enum.auto()
     DONE = enum.auto()
 
@@ -147,7 +147,8 @@ class LedgerRecovery(LedgerMachine):
         if proof and self.metadata.is_unbounded and is_outlived(read_claim(proof), self.metadata):
             return NO_ENTRY
         confirmed = proven(proof, self._digest, self.metadata)
-        # Whoever wrote under this client's own term, before it wrote anything, claimed it from a record that was lost since.
+        # Another client that wrote under this client's term, before it wrote anything, claimed the term from a record
+        # that was lost since.
         if proof and not self.is_done and self.metadata.is_unbounded:
             stamp = read_claim(proof).stamp
             if not is_qualified(stamp, self.metadata) and stamp >= self.term:
@@ -177,7 +178,7 @@ class LedgerRecovery(LedgerMachine):
             self._fence()
         else:
             self._move("found open")
-            self._propose(self.metadata.claimed(self._nonce))
+            self._propose(self.metadata.claimed(self._nonce), is_claim=True)
 
     def _fence(self) -> None:
         assert self.metadata.state is LedgerState.IN_RECOVERY, "a ledger is claimed before it is fenced"
@@ -223,7 +224,7 @@ class LedgerRecovery(LedgerMachine):
         for index in self.quorum.write_set(self._hearing.entry_id):
             if not (self._absences.unreachable | self._absences.lost) >> index & 1:
                 self._ask(index)
-        # If nobody can be reached, all that can be known is known already.
+        # If no bookie can be reached, all that can be known is known already.
         self._decide()
 
     def _ask(self, index: int) -> None:
@@ -344,7 +345,7 @@ class LedgerRecovery(LedgerMachine):
         self._choose()
 
     def bookies_changed(self) -> None:
-        """Other bookies may be had than before: tries again to replace what is missing."""
+        """Other bookies may be available than before: tries again to replace the missing ones."""
         if self._stage in _COPYING:
             self._back.members.retry_missing()
             self._choose()
@@ -378,7 +379,7 @@ class LedgerRecovery(LedgerMachine):
         assert self._last_entry_id >= self._back.start, "what is known to be confirmed is not cut off"
         if self._back.members.choosing or self._back.written_through < self._last_entry_id:
             return
-        # With a higher fence somewhere, the record that is being read ends this client, whatever else was found (T1).
+        # With a higher fence somewhere, the record that is being read ends this client, regardless of other findings (T1).
         if self._higher_term or (self._takes_over and not self._are_members_there()):
             return
         self._move("all written back")
@@ -390,7 +391,8 @@ class LedgerRecovery(LedgerMachine):
         members = self._back.members
         if not self._are_members_checked:
             self._are_members_checked = True
-            # A bookie that has not answered anything can't be written to either. Behind the end nothing depends on who is asked.
+            # A bookie that has not answered anything can't be written to either. Behind the end nothing depends on
+            # which bookies are asked.
             for index, bookie_id in enumerate(self._frozen.ensemble):
                 if members.bookies[index] == bookie_id and not self._absences.is_there(index):
                     members.fail(index)
@@ -407,14 +409,13 @@ class LedgerRecovery(LedgerMachine):
             # Somebody else was first: what the metadata says is the truth, even if it ends elsewhere (R6).
             self._finish("found closed")
         elif metadata.is_unbounded and metadata.is_owned_by(proposed) and metadata.state is proposed.state:
-            # The change was written, and then somebody changed something that is not this client's.
+            # The change was written, and then another client changed something else.
             self._settle()
         elif self._stage is _Stage.CLAIMING:
             self._claim()
         elif not metadata.is_owned_by(self._claimed):
             self._fail(undecided.deposed(self._claimed, metadata))
-        # A repair may change earlier fragments meanwhile. The last one is what was fenced and read: only it must be
-        # the same (R9).
+        # A repair may change earlier fragments meanwhile. The last one was fenced and read: only it must be the same (R9).
         elif metadata.last_fragment == self._frozen and metadata.state is LedgerState.IN_RECOVERY:
             self._propose_end()
         else:
@@ -432,7 +433,9 @@ class LedgerRecovery(LedgerMachine):
         if self._takes_over and self.metadata.state is LedgerState.CLOSED:
             last = self.metadata.last_entry_id
             self._fail(
-                LedgerFinishedError(self.metadata.ledger_id, f"it was finished at entry {last}: nobody can write to it")
+                LedgerFinishedError(
+                    self.metadata.ledger_id, f"it was finished at entry {last}: no client can write to it"
+                )
             )
             return
         ending = LedgerState.OPEN if self._takes_over else LedgerState.CLOSED
@@ -451,7 +454,7 @@ class LedgerRecovery(LedgerMachine):
             self._fail(LedgerDeletedError(self.metadata.ledger_id, "it was deleted while it was recovered"))
             return
         self._higher_term = fence_term
-        # While a change is under way, the record is read anyway if somebody else changed it.
+        # While a change is under way, the record is read anyway if another client changed it.
         if self._change.proposed is None:
             self.effects.append(ReadMetadata(self.metadata.ledger_id))
 

@@ -1,25 +1,26 @@
-"""What a bookie may drop of a ledger that exists: entries that the ledger's record says are not its own (F5).
+"""Entries of an existing ledger that a bookie may drop, because the ledger's record gives them to others (F5).
 
-A repair stores copies on a bookie before the record names it, so the record alone proves nothing: a filler may be about to name
-this bookie for what it drops. A release is safe in this order:
+A repair stores copies on a bookie before the record names it, so the record alone proves nothing: a filler may be about
+to name this bookie for entries that it drops. A release is safe in this order:
 
-1. Read the record. Of the ranges that it proves foreign nothing is shown to repairers from now on. No copy of them is taken
-   either: it would be dropped with the rest.
-2. Write the record once more, unchanged, upon the version that was read. This proves that it was current (M1). Any filler that
-   has asked before loses its compare-and-set, and asks again.
-3. Drop. Only then show again what is stored, and take copies.
+1. Read the record. Of the ranges that it proves foreign nothing is shown to repairers from now on. No copy of them is
+   taken either: it would be dropped with the rest.
+2. Write the record once more, unchanged, upon the version that was read. This proves that it was current (M1). Any
+   filler that has asked before loses its compare-and-set, and asks again.
+3. Drop. Only then show the stored entries again, and take copies.
 
-Who asks what is stored ends a release: at once, or after the piece that is being dropped. Else a filler that asks after step 2 is
-told of nothing. If all others that had the entries are lost, it takes them for entries that nobody has (F1), and names this
-bookie, which then drops the last copies.
+A question about stored entries ends a release: at once, or after the piece that is being dropped. Otherwise a filler
+that asks after step 2 hears of no entries. If all others that had the entries are lost, it takes them for lost
+everywhere (F1), and names this bookie, which then drops the last copies.
 
 Foreign are fragments whose range is fixed (F2) and that don't name the bookie; and, where entries stripe, of those that name it
 the rotations that its index does not store: it may have had another index before. The last fragment of a ledger that is open may
 name it again for entries that it holds: a writer that changes its ensemble back counts them. While a ledger is in recovery
 nothing is dropped.
 
-Of an unbounded ledger two more things are nobody's, whoever is named: what is below its trim, and what has a stamp of an earlier
-term than the last fragment's and lies behind the end of that term. Deposed writers left it, and no fragment ever names it (T3).
+Of an unbounded ledger two more kinds of entries are nobody's, whichever bookies are named: those below its trim, and
+those with a stamp of an earlier term than the last fragment's that lie behind the end of that term. Deposed writers
+left the latter, and no fragment ever names them (T3).
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class ForeignRange:
 
 
 def foreign_ranges(metadata: LedgerMetadata, bookie_id: str, stamps: Iterable[int] = ()) -> list[ForeignRange]:
-    """What this record proves to be other bookies' alone, or nobody's. Neighbours are one range: a batch may straddle them.
+    """The entries that this record proves to belong to other bookies alone, or to nobody. Neighbours are one range: a
+    batch may straddle them.
 
     `stamps` are those of an unbounded ledger that the bookie has entries of."""
     if metadata.state is LedgerState.IN_RECOVERY:
@@ -77,7 +79,7 @@ def foreign_ranges(metadata: LedgerMetadata, bookie_id: str, stamps: Iterable[in
 
 
 def _of_other_rotations(metadata: LedgerMetadata, fragment: FixedFragment, bookie_id: str) -> list[ForeignRange]:
-    """What other indices of a fragment store that names this bookie. Nothing, if each entry is on all of them."""
+    """The entries of a fragment naming this bookie that only other indices store. Empty if each entry is on all of them."""
     quorum, first, last = metadata.quorum, fragment.first_entry_id, fragment.last_entry_id
     indices = [index for index, each in enumerate(fragment.ensemble) if each == bookie_id]
     found = [
@@ -90,7 +92,7 @@ def _of_other_rotations(metadata: LedgerMetadata, fragment: FixedFragment, booki
 
 
 def _of_nobody(metadata: LedgerMetadata, stamps: Iterable[int]) -> list[ForeignRange]:
-    """What no fragment names any more, or ever will."""
+    """The entries that no fragment names any more, or ever will."""
     found: list[ForeignRange] = []
     for stamp in sorted(stamps):
         if metadata.trim_to:
@@ -110,7 +112,7 @@ class Release:
         self._is_ended = False
 
     def asked(self) -> None:
-        """Somebody asks what is stored, from now on and not before."""
+        """A client asks for stored entries, from now on and not before."""
         self._is_ended = True
 
     def may_drop(self) -> bool:
@@ -131,7 +133,7 @@ class Release:
         )
 
     def shown(self, stamp: int, held: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        """Of what is stored under a stamp (first entry, last entry, stride) what is not about to be dropped."""
+        """The ranges stored under a stamp (first entry, last entry, stride) that are not about to be dropped."""
         if self._keeps_everything:
             return list(held)
         found: list[tuple[int, int, int]] = []
@@ -145,7 +147,7 @@ class Release:
         return found
 
     def pieces(self, stamp: int, held: Iterable[tuple[int, int, int]]) -> Iterator[ForeignRange]:
-        """Of what is stored under a stamp what is to be dropped, a commit's worth at a time."""
+        """The ranges stored under a stamp that must be dropped, a commit's worth at a time."""
         stored = list(held)
         for each in self.ranges:
             if each.stamp != stamp:

@@ -1,15 +1,15 @@
 """The change of its ensemble that a writer is making, and what it keeps for the bookies that the change brings in (C9).
 
-Entries are confirmed during a change, by the bookies that stay. The new fragment begins behind what was confirmed when its
-compare-and-set was sent, so the bookies that it brings in should store these entries, too. They may be sent there only once the
-change is durable (C3); until then they are kept. Appends never wait for that: what does not fit is dropped, the oldest first, and
-recorded as a gap (W7).
+Entries are confirmed during a change, by the bookies that stay. The new fragment begins behind the entries that were
+confirmed when its compare-and-set was sent, so the bookies that it brings in should store these entries, too. They may
+be sent there only once the change is durable (C3); until then they are kept. Appends never wait for that: entries that
+do not fit are dropped, the oldest first, and recorded as a gap (W7).
 
 Invariants:
 
-- Kept is everything that was confirmed from `_kept_from` on. What was confirmed before it in the new fragment was dropped.
-- When something is confirmed, and when it is sent, kept and unconfirmed payloads have at most `bytes_max` bytes together, but for
-  unconfirmed ones alone (W6).
+- All entries confirmed from `_kept_from` on are kept. Entries confirmed before it in the new fragment were dropped.
+- When something is confirmed, and when it is sent, kept and unconfirmed payloads have at most `bytes_max` bytes
+  together, but for unconfirmed ones alone (W6).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Reshaping:
         self._drop_excess(length)
 
     def end(self, length: int) -> tuple[int, list[PendingBatch]]:
-        """Ends the change. Returns the entry from which on what was confirmed is kept, and the batches, in their order."""
+        """Ends the change. Returns the entry from which on confirmed entries are kept, and the batches, in their order."""
         self._drop_excess(length)
         kept = [pending for _, gathered in self._kept for pending in gathered]
         self._kept.clear()
@@ -52,7 +52,7 @@ class Reshaping:
         return self._kept_from, kept
 
     def _drop_excess(self, length: int) -> None:
-        """Drops the oldest batches that do not fit beside what is unconfirmed."""
+        """Drops the oldest batches that do not fit beside the unconfirmed ones."""
         assert length >= self._length, "a writer's length never sinks"
         while self._kept and length - self._length > self._bytes_max:
             last_entry_id, gathered = self._kept.popleft()

@@ -1,11 +1,12 @@
 """The machine with which a log's leader goes on to its next ledger, and answers committers (rules L2, L10).
 
-A committer that has closed ledgers for the log writes a request into the log's record. The leader answers it with a roll: one
-CAS adds the committer's ledgers *and* the ledger in which the leader goes on, and takes the request out of the record. The
-leader's ledger so far is before them, and is closed after. So the leader stays, and nobody is fenced. As whoever
-adds ledgers of others, the leader looks at them *after* it has read the head, and its CAS is upon that version: a sweep that
-gives one of them up changes the head afterwards (L7). A committer that gives up takes its request out of the record,
-also by a CAS, before it fences anybody: so a leader never answers a request that was given up.
+A committer that has closed ledgers for the log writes a request into the log's record. The leader answers it with a
+roll: one CAS adds the committer's ledgers *and* the ledger in which the leader goes on, and takes the request out of
+the record. The leader's ledger so far is before them, and is closed after. So the leader stays, and no writer is
+fenced. Like every client that adds ledgers of others, the leader looks at them *after* it has read the head, and its
+CAS is upon that version: a sweep that gives one of them up changes the head afterwards (L7). A committer that gives up
+takes its request out of the record, also by a CAS, before it fences anybody: so a leader never answers a request that
+was given up.
 
 A request that can't be granted is taken out, too. Its committer finds that, looks for itself, and says why.
 
@@ -58,8 +59,8 @@ TRANSITIONS: Transitions[_Stage] = {
 
 @attrs.frozen
 class RollBase:
-    """What a new ledger was created upon: the log's record with its version, the request that is answered with it, and those
-    that are taken out without it (L7, L10)."""
+    """The base of a new ledger: the log's record with its version, the request that it answers, and the requests that
+    are removed unanswered (L7, L10)."""
 
     metadata: LogMetadata
     version: int
@@ -118,7 +119,7 @@ class LogRolling(LogMachine):
         if segments and segments[-1] == self._current:
             self._prepare(log)
         else:
-            problem = f"somebody took over log {log.name!r} while it was rolled (L5): this writer is deposed"
+            problem = f"another client took over log {log.name!r} while it was rolled (L5): this writer is deposed"
             self._fail(FencedError(self._current.ledger_id, problem))
 
     def _prepare(self, log: LogMetadata) -> None:
@@ -189,7 +190,7 @@ class LogRolling(LogMachine):
     def _lost(self, proposed: LogMetadata) -> None:
         segments = self.metadata.segments
         if segments and segments[-1] == proposed.segments[-1]:
-            # The change was written, and then somebody trimmed the log, or left a request.
+            # The change was written, and then another client trimmed the log, or left a request.
             self._won()
         else:
             # Even if the log was only trimmed: that trim may have deleted this ledger (L7).

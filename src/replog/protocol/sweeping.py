@@ -1,7 +1,7 @@
 """Deleting ledgers that were written for a log and never added to it: losers of retries, zombies, jobs that were given up.
 
 First the ledgers are tombstoned: their own records say so, and no log takes them from then on. Then the log's record is
-changed, whatever it says. A client that looked at the ledgers before that, to add them, loses its CAS (`appending`), or has
+changed, in any case. A client that looked at the ledgers before that, to add them, loses its CAS (`appending`), or has
 won it already. So what the log's list does not name *after* that change it never will, and only that is deleted.
 
 A sweep keeps no record: one that was cut short leaves tombstoned ledgers, which the next sweep deletes.
@@ -98,7 +98,7 @@ class LogSweeping(LogMachine):
         self._start_over()
 
     def ledgers_deleted(self, ledger_ids: tuple[int, ...]) -> None:
-        """What the log does not name is gone."""
+        """Notes that ledgers which the log does not name are deleted."""
         if self._stage is _Stage.DELETING:
             assert set(ledger_ids) <= set(self._ledger_ids), "only what was condemned is deleted"
             self.deleted = ledger_ids

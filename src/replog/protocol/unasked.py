@@ -1,4 +1,4 @@
-"""What a bookie says over a byte stream without being asked: a frame of its own, of request id 0 (W5)."""
+"""Messages of a bookie that no request asked for, over a byte stream: a frame with request id 0 (W5)."""
 
 from __future__ import annotations
 

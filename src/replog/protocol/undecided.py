@@ -29,7 +29,7 @@ def why_not_fenced(awaited: int, ensemble: Sequence[str]) -> str:
 
 
 def why_undecided(hearing: Hearing, absences: Absences, ensemble: Sequence[str]) -> str:
-    """What each member of an entry's write set said, where that neither finds the entry nor proves it absent."""
+    """Each answer of an entry's write set, where these neither find the entry nor prove it absent."""
     losers = hearing.losers(absences)
     clauses = [
         (hearing.members & absences.unreachable & ~hearing.heard, "could not be reached"),

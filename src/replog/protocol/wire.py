@@ -4,7 +4,7 @@ A frame is a header, the fields of its kind, and a body that is copied verbatim:
 
     header (24 bytes)  checksum, size of the whole frame, size of the fields, kind, flags, reserved, request id
     fields             as the kind says; a later version may append some, which this one skips
-    body               the batch of an add, the batches of an answer, nothing otherwise
+    body               the batch of an add, the batches of an answer, what is for a metastore; nothing otherwise
 
 The checksum is the CRC32C of the header behind it and of the fields. A batch is checked by its own code: CRC32C by the
 bookie, HMAC only with the password; so an add of an HMAC batch carries a CRC32C of it among its fields.
@@ -56,6 +56,8 @@ from replog.protocol.messages import (
     CopyReadRequest,
     CopyRequest,
     FenceRequest,
+    MetastorePurpose,
+    MetastoreRequest,
     RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -75,21 +77,27 @@ DETAIL_BYTES_MAX = FIELDS_BYTES_MAX // 2
 KEY_BYTES = 32
 
 ADD, FENCE, RECOVERY_READ, READ, READ_LAST_ADD_CONFIRMED, WRITE_LAST_ADD_CONFIRMED, ADMIN = range(16, 23)
-COPY, COPY_READ, RANGES = range(23, 26)
+COPY, COPY_READ, RANGES, METASTORE = range(23, 27)
 RESPONSE = 32
 
-_RECOVERY, _ALONE = 1, 2  # flags of an add
+_RECOVERY = 1  # a flag of an add
 _AWAITED = 1  # flag of an answer
-_ADD = struct.Struct("<qq32sII")  # ledger id, term, key, CRC32C of an HMAC batch or 0, bytes of the proof behind this
-_FENCE = struct.Struct("<qq32s")
-_RECOVERY_READ = struct.Struct("<qqqq32s")
+_ADD = struct.Struct(
+    "<qqq32sII"
+)  # ledger id, term, revision, key, CRC32C of an HMAC batch or 0, bytes of the proof behind
+_FENCE = struct.Struct("<qqq32s")  # ledger id, term, revision, key
+_RECOVERY_READ = struct.Struct("<qqqqq32s")  # ledger id, term, revision, entry id, stamp, key
 _READ = struct.Struct("<qqqq32s")
 _READ_LAST_ADD_CONFIRMED = struct.Struct("<qqq32s")
 _AND_READ = struct.Struct("<qqq")  # entry id, stamp, bytes: behind the former, if batches are wanted
 _WRITE_LAST_ADD_CONFIRMED = struct.Struct("<qq32sI")  # ledger id, term, key, bytes of the proof behind this
 _ADMIN = struct.Struct("<I")  # the command; behind it, for LEDGER_DELETED:
 _LEDGER_ID = struct.Struct("<q")
-_COPY = struct.Struct("<qq32sI32s")  # ledger id, term, key or zeros, CRC32C of an HMAC batch or 0, stored key
+_METASTORE = struct.Struct("<II")  # the purpose, CRC32C of the body
+_BODY_CHECKSUM = struct.Struct("<I")  # of an answer with a body that is no batch: behind its proof
+_COPY = struct.Struct(
+    "<qqq32sI32s"
+)  # ledger id, term, revision, key or zeros, CRC32C of an HMAC batch or 0, stored key
 _RANGES = struct.Struct("<qqqq32s32s")  # ledger id, stamp, first entry, last entry, key or zeros, stored key or zeros
 _COPY_READ = struct.Struct("<qqqq32s32s")  # ledger id, entry id, stamp, bytes, key or zeros, stored key or zeros
 _NO_KEY = bytes(KEY_BYTES)  # of a repairer, which has a role instead
@@ -97,6 +105,7 @@ _NO_KEY = bytes(KEY_BYTES)  # of a repairer, which has a role instead
 _RESPONSE = struct.Struct("<IqqIII")
 _BATCH_SIZE = struct.Struct("<8xI")  # where a batch says how long it is
 _COMMANDS = {int(command) for command in AdminCommand}
+_PURPOSES = {int(purpose): purpose for purpose in MetastorePurpose}
 _STATUSES = {int(status): status for status in Status}
 
 
@@ -106,7 +115,7 @@ _STATUSES = {int(status): status for status in Status}
 def encode_request(request: Request, pieces: list[bytes]) -> int:
     """Appends the bytes of a request to `pieces`, the batch's unchanged; returns how many these are.
 
-    Raises `LocalProtocolError` for what no bookie could read."""
+    Raises `LocalProtocolError` for a message that no bookie could read."""
     try:
         return _ENCODERS[type(request)](request, pieces)
     except (struct.error, OverflowError) as error:
@@ -124,20 +133,23 @@ def _encode_add(request: AddRequest, pieces: list[bytes]) -> int:
         if len(key) != KEY_BYTES:
             key = _key(key)
         proof = request.proof
-        fields = _ADD.pack(request.ledger_id, request.term, key, checksum, len(proof) if proof else 0) + proof
-        flags = (_RECOVERY if request.recovery else 0) | (_ALONE if request.alone else 0)
+        numbers = request.ledger_id, request.term, request.revision
+        fields = _ADD.pack(*numbers, key, checksum, len(proof) if proof else 0) + proof
+        flags = _RECOVERY if request.recovery else 0
         request.frame_head = head = seal(ADD, flags, request.request_id, fields, len(data))
     pieces += (head, data)
     return len(head) + len(data)
 
 
 def _encode_fence(request: FenceRequest, pieces: list[bytes]) -> int:
-    return _put(pieces, FENCE, request.request_id, _FENCE.pack(request.ledger_id, request.term, _key(request.key)))
+    fields = _FENCE.pack(request.ledger_id, request.term, request.revision, _key(request.key))
+    return _put(pieces, FENCE, request.request_id, fields)
 
 
 def _encode_recovery_read(request: RecoveryReadRequest, pieces: list[bytes]) -> int:
     key = _key(request.key)
-    fields = _RECOVERY_READ.pack(request.ledger_id, request.term, request.entry_id, request.stamp, key)
+    numbers = request.ledger_id, request.term, request.revision, request.entry_id, request.stamp
+    fields = _RECOVERY_READ.pack(*numbers, key)
     return _put(pieces, RECOVERY_READ, request.request_id, fields)
 
 
@@ -172,7 +184,7 @@ def _encode_copy(request: CopyRequest, pieces: list[bytes]) -> int:
     data = request.batch.data
     checksum = 0 if request.batch.digest_type is DigestType.CRC32C else crc32c(data)
     keys = _keys(request)
-    fields = _COPY.pack(request.ledger_id, request.term, keys[0], checksum, keys[1])
+    fields = _COPY.pack(request.ledger_id, request.term, request.revision, keys[0], checksum, keys[1])
     head = seal(COPY, 0, request.request_id, fields, len(data))
     pieces += (head, data)
     return len(head) + len(data)
@@ -186,6 +198,13 @@ def _encode_copy_read(request: CopyReadRequest, pieces: list[bytes]) -> int:
 def _encode_ranges(request: RangesRequest, pieces: list[bytes]) -> int:
     numbers = request.ledger_id, request.stamp, request.first_entry_id, request.last_entry_id
     return _put(pieces, RANGES, request.request_id, _RANGES.pack(*numbers, *_keys(request)))
+
+
+def _encode_metastore(request: MetastoreRequest, pieces: list[bytes]) -> int:
+    fields = _METASTORE.pack(request.purpose, crc32c(request.body))
+    head = seal(METASTORE, 0, request.request_id, fields, len(request.body))
+    pieces += (head, request.body)
+    return len(head) + len(request.body)
 
 
 def _put(pieces: list[bytes], kind: int, request_id: int, fields: bytes) -> int:
@@ -215,6 +234,7 @@ _ENCODERS: dict[type, Callable[..., int]] = {
     CopyRequest: _encode_copy,
     CopyReadRequest: _encode_copy_read,
     RangesRequest: _encode_ranges,
+    MetastoreRequest: _encode_metastore,
 }
 
 
@@ -234,13 +254,13 @@ def decode_request(frame: Frame) -> Request:
 
 
 def _decode_add(frame: Frame) -> AddRequest:
-    ledger_id, term, key, checksum, proof_bytes = _ADD.unpack_from(frame.fields)
+    ledger_id, term, revision, key, checksum, proof_bytes = _ADD.unpack_from(frame.fields)
     batch = decode(frame.body)
     if batch.digest_type is not DigestType.CRC32C and crc32c(frame.body) != checksum:
         raise RemoteProtocolError(f"{batch!r} does not match the CRC32C of its add: it was damaged on the way")
-    recovery, alone = frame.flags & _RECOVERY != 0, frame.flags & _ALONE != 0
+    recovery = frame.flags & _RECOVERY != 0
     proof = _read_proof(frame.fields, _ADD.size, proof_bytes) if proof_bytes else b""
-    return AddRequest(frame.request_id, ledger_id, key, term, batch, recovery, proof, alone)
+    return AddRequest(frame.request_id, ledger_id, key, term, batch, recovery, proof, revision)
 
 
 def _read_proof(fields: bytes, start: int, size: int) -> bytes:
@@ -250,13 +270,13 @@ def _read_proof(fields: bytes, start: int, size: int) -> bytes:
 
 
 def _decode_fence(frame: Frame) -> FenceRequest:
-    ledger_id, term, key = _FENCE.unpack_from(frame.fields)
-    return FenceRequest(frame.request_id, ledger_id, key, term)
+    ledger_id, term, revision, key = _FENCE.unpack_from(frame.fields)
+    return FenceRequest(frame.request_id, ledger_id, key, term, revision)
 
 
 def _decode_recovery_read(frame: Frame) -> RecoveryReadRequest:
-    ledger_id, term, entry_id, stamp, key = _RECOVERY_READ.unpack_from(frame.fields)
-    return RecoveryReadRequest(frame.request_id, ledger_id, key, term, entry_id, stamp)
+    ledger_id, term, revision, entry_id, stamp, key = _RECOVERY_READ.unpack_from(frame.fields)
+    return RecoveryReadRequest(frame.request_id, ledger_id, key, term, entry_id, stamp, revision)
 
 
 def _decode_read(frame: Frame) -> ReadRequest:
@@ -288,12 +308,13 @@ def _decode_admin(frame: Frame) -> AdminRequest:
 
 
 def _decode_copy(frame: Frame) -> CopyRequest:
-    ledger_id, term, key, checksum, stored_key = _COPY.unpack_from(frame.fields)
+    ledger_id, term, revision, key, checksum, stored_key = _COPY.unpack_from(frame.fields)
     batch = decode(frame.body)
     if batch.digest_type is not DigestType.CRC32C and crc32c(frame.body) != checksum:
         raise RemoteProtocolError(f"{batch!r} does not match the CRC32C of its copy: it was damaged on the way")
     keys = _key_or_nothing(key), _key_or_nothing(stored_key)
-    return CopyRequest(frame.request_id, ledger_id, keys[0], term, batch, recovery=True, stored_key=keys[1])
+    copied = frame.request_id, ledger_id, keys[0], term, batch
+    return CopyRequest(*copied, recovery=True, revision=revision, stored_key=keys[1])
 
 
 def _decode_copy_read(frame: Frame) -> CopyReadRequest:
@@ -306,6 +327,16 @@ def _decode_ranges(frame: Frame) -> RangesRequest:
     ledger_id, stamp, first, last, *keys = _RANGES.unpack_from(frame.fields)
     key, stored_key = map(_key_or_nothing, keys)
     return RangesRequest(frame.request_id, ledger_id, key, stamp, first, last, stored_key)
+
+
+def _decode_metastore(frame: Frame) -> MetastoreRequest:
+    number, checksum = _METASTORE.unpack_from(frame.fields)
+    purpose = _PURPOSES.get(number)
+    if purpose is None:
+        raise RemoteProtocolError(f"a request to a metastore with purpose {number}, which this version does not know")
+    if crc32c(frame.body) != checksum:
+        raise RemoteProtocolError("a request to a metastore does not match its CRC32C: it was damaged on the way")
+    return MetastoreRequest(frame.request_id, purpose, frame.body)
 
 
 def _key_or_nothing(key: bytes) -> bytes:
@@ -323,6 +354,7 @@ _DECODERS: dict[int, Callable[[Frame], Request]] = {
     COPY: _decode_copy,
     COPY_READ: _decode_copy_read,
     RANGES: _decode_ranges,
+    METASTORE: _decode_metastore,
 }
 
 
@@ -340,6 +372,11 @@ def encode_response(response: Response, pieces: list[bytes]) -> int:
     # The answer to nearly every add has neither: this runs once for each of them.
     if detail or proof:
         fields += detail + proof
+    if response.body:
+        fields += _BODY_CHECKSUM.pack(crc32c(response.body))
+        prefix = seal(RESPONSE, response.awaited, response.request_id, fields, len(response.body))
+        pieces += (prefix, response.body)
+        return len(prefix) + len(response.body)
     if not batches:
         # `awaited` is the flag of value 1, so it need not be translated.
         frame = seal(RESPONSE, response.awaited, response.request_id, fields)
@@ -369,8 +406,22 @@ def decode_response(frame: Frame) -> Response:
     awaited = frame.flags & _AWAITED != 0
     detail = frame.fields[_RESPONSE.size : _RESPONSE.size + detail_bytes].decode("utf-8", "replace")
     proof = _read_proof(frame.fields, _RESPONSE.size + detail_bytes, proof_bytes) if proof_bytes else b""
-    batches = _decode_batches(frame.body, count) if count or frame.body else ()
+    if not count:
+        _check_body(frame, _RESPONSE.size + detail_bytes + proof_bytes)
+        return Response(frame.request_id, status, confirmed, fence_term, (), detail, awaited, proof, frame.body)
+    batches = _decode_batches(frame.body, count)
     return Response(frame.request_id, status, confirmed, fence_term, batches, detail, awaited, proof)
+
+
+def _check_body(frame: Frame, at: int) -> None:
+    """A body without batches is a metastore's answer: nothing else of it is checked."""
+    if not frame.body:
+        return
+    if len(frame.fields) < at + _BODY_CHECKSUM.size:
+        raise RemoteProtocolError(f"an answer of no batches with a body of {len(frame.body)} bytes, and no checksum")
+    (checksum,) = _BODY_CHECKSUM.unpack_from(frame.fields, at)
+    if crc32c(frame.body) != checksum:
+        raise RemoteProtocolError("an answer of a metastore does not match its CRC32C: it was damaged on the way")
 
 
 def _decode_batches(body: bytes, count: int) -> tuple[Batch, ...]:

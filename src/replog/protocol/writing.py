@@ -3,11 +3,12 @@
 Invariants:
 
 - `last_add_confirmed` <= `last_add_pushed`, and neither ever sinks (W2).
-- Entries are confirmed in one place, `_complete`, and never while the ledger closes (R1). During a change they are confirmed
-  only where every write set has enough other indices (C1, C9).
-- An acknowledgement counts for its index, and only if it comes from the bookie that is there now (C6). An index that is being
-  replaced does not count until a record of a higher version is written or read, whatever times out (C9).
-- What is confirmed while a change is being written is sent to the bookies that it brings in, or is a gap of theirs (C9, W7).
+- Entries are confirmed in one place, `_complete`, and never while the ledger closes (R1). During a change they are
+  confirmed only where every write set has enough other indices (C1, C9).
+- An acknowledgement counts for its index, and only if it comes from the bookie that is there now (C6). An index that is
+  being replaced does not count until a record of a higher version is written or read, even if requests time out (C9).
+- Entries confirmed while a change is being written are sent to the bookies that it brings in, or are a gap of theirs
+  (C9, W7).
 - A batch keeps its bytes, to whichever bookie it is sent (W3).
 - A new fragment starts behind the last add confirmed (C2), and nothing is sent to it before it is durable (C3).
 - One compare-and-set at a time is under way, in the stages CHANGING, CHANGING_LAST and CLOSING (C1, M1).
@@ -84,7 +85,8 @@ class LedgerWriting(LedgerMachine):
     that has just taken it over, makes one: with the record that it wrote, whose last fragment is still empty.
 
     `missing` has the indices whose bookies were away then, as a bit mask: they count as failed from the start, until
-    `bookies_changed` (C7). `kept_bytes_max` is for what is confirmed during a change, together with what is unconfirmed (C9)."""
+    `bookies_changed` (C7). `kept_bytes_max` limits the entries confirmed during a change, together with the unconfirmed
+    ones (C9)."""
 
     def __init__(
         self,
@@ -259,7 +261,7 @@ class LedgerWriting(LedgerMachine):
         """A bookie refused, because a client of this term recovers the ledger or took it over. Nothing is confirmed from here
         on (W4).
 
-        While the ledger closes nothing is pending, and the metadata decides who closed it (R1)."""
+        While the ledger closes nothing is pending, and the metadata decides which client closed it (R1)."""
         if self._stage in _OPEN:
             self._fail(
                 self._fenced("a bookie was told that it is deleted", LedgerDeletedError)
@@ -285,8 +287,9 @@ class LedgerWriting(LedgerMachine):
         self._gaps.full_before = max(before, self._gaps.full_before)
 
     def roll(self) -> None:
-        """Begins a new fragment behind the last add confirmed: a planned change, for which the placement may choose other
-        bookies. What is pending moves along. During another change, and where the last fragment is empty, nothing happens."""
+        """Begins a new fragment behind the last add confirmed: a planned change, for which the placement may choose
+        other bookies. Pending entries move along. During another change, and where the last fragment is empty, nothing
+        happens."""
         if self._stage is _Stage.STEADY and self.last_add_confirmed >= self.metadata.last_fragment.first_entry_id:
             self._reshaping.is_planned = True
             for index in range(self.quorum.ensemble):
@@ -317,7 +320,7 @@ class LedgerWriting(LedgerMachine):
             self._gaps.failed_before(Gap(index, batch.first_entry_id, batch.last_entry_id))
 
     def bookies_changed(self) -> None:
-        """Other bookies can be had than before: try again to replace what is missing."""
+        """Other bookies are available than before: try again to replace the missing ones."""
         if self._stage not in _ENDING and self.missing:
             self._members.retry_missing()
             self._choose()
@@ -403,8 +406,8 @@ class LedgerWriting(LedgerMachine):
     # -- closing --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes the ledger at the last add confirmed (R1). Unconfirmed entries fail: their outcome is unknown, but
-        nobody will read them. Flush first, to keep them."""
+        """Closes the ledger at the last add confirmed (R1). Unconfirmed entries fail: their outcome is unknown, but no
+        reader will see them. Flush first, to keep them."""
         if self._stage not in _OPEN:
             return
         self._gatherings.clear()
@@ -434,7 +437,7 @@ class LedgerWriting(LedgerMachine):
             super().metadata_silent(error)
 
     def metadata_missing(self) -> None:
-        """The record is gone: somebody deleted the ledger, such as the trim of a log that has a later leader."""
+        """The record is gone: another client deleted the ledger, for example by trimming a log that has a later leader."""
         if not self.is_done:
             self._fail(self._fenced("its record was deleted", LedgerDeletedError))
 
@@ -444,7 +447,7 @@ class LedgerWriting(LedgerMachine):
         elif metadata.state is not LedgerState.OPEN or not metadata.is_owned_by(proposed):
             self._fail(overtaken(metadata, self.unconfirmed))
         elif metadata.last_fragment == proposed.last_fragment and self._stage in _CHANGING:
-            # The change was written, and then somebody changed something that is not the writer's.
+            # The change was written, and then another client changed something that is not the writer's.
             self._settle()
         else:
             self._propose_again(metadata)
@@ -458,7 +461,7 @@ class LedgerWriting(LedgerMachine):
 
     def _propose_again(self, metadata: LedgerMetadata) -> None:
         if metadata.last_fragment.ensemble != self.ensemble():
-            problem = "somebody else changed the ensemble of an open ledger: this writer can't go on"
+            problem = "another client changed the ensemble of an open ledger: this writer can't go on"
             self._fail(LedgerClosedError(self.metadata.ledger_id, problem, self.unconfirmed))
         elif self._stage is _Stage.CHANGING:
             # The ledger is still open: try again (C4).

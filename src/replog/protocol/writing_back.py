@@ -31,7 +31,8 @@ _PENDING_MAX = 4  # batches of each rotation on their way back
 
 
 class WritingBack:
-    """What one recovery writes back behind entry `start`, the last one that it knows to be confirmed; `proof` proves that."""
+    """The entries that one recovery writes back behind entry `start`, the last one that it knows to be confirmed;
+    `proof` proves that."""
 
     def __init__(self, quorum: Quorum, frozen: Fragment, start: int, proof: bytes) -> None:
         self.start = start
@@ -50,7 +51,7 @@ class WritingBack:
 
     @property
     def is_full(self) -> bool:
-        """True if so many batches are on their way that reading waits: what is in memory stays bounded."""
+        """True if so many batches are on their way that reading waits: memory stays bounded."""
         return len(self._pending) > _PENDING_MAX * self._quorum.stride
 
     def add(self, batch: Batch) -> list[SendAdd]:

@@ -1,1 +1,1 @@
-"""What the metastore holds: keys (`paths`), and the records of ledgers, logs and bookies as JSON."""
+"""The contents of the metastore: keys (`paths`), and the records of ledgers, logs and bookies as JSON."""

@@ -1,4 +1,4 @@
-"""Index chunks in the metastore: reading them into a ledger's record, and finding those that nobody names (M4)."""
+"""Index chunks in the metastore: reading them into a ledger's record, and finding those that no record names (M4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_ONCE = 16
 
 
 def decode_chunk(key: str, value: bytes, chunk: Chunk) -> ChunkContents:
-    """What is in this chunk. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    """Decodes the contents of this chunk. Raises `MetastoreCorruptError`, naming the key and every fault."""
     contents = decode(key, value, ChunkContents)
     if faults := contents.faults(chunk):
         raise corrupt(key, faults)
@@ -29,14 +29,15 @@ def decode_chunk(key: str, value: bytes, chunk: Chunk) -> ChunkContents:
 async def read_ledger(get: Get, ledger_id: int, wanted: Callable[[Chunk], bool]) -> tuple[LedgerMetadata, Versioned]:
     """A ledger's record, with what is in the chunks that are wanted; and the record as it was read.
 
-    Raises what `get` raises; `KeyNotFoundError` if there is no such ledger, `MetastoreCorruptError` if a chunk is missing."""
+    Raises the errors of `get`; `KeyNotFoundError` if there is no such ledger, `MetastoreCorruptError` if a chunk is
+    missing."""
     key = ledger_key_path(ledger_id)
     found = await get(key)
     while True:
         try:
             return await _load(get, decode_ledger(key, found.value), wanted), found
         except KeyNotFoundError as error:
-            # Whoever changes a record deletes what it named before: then there is a newer one.
+            # A change of a record deletes the chunks named before: then there is a newer record.
             before, found = found, await get(key)
             if found.version == before.version:
                 where = f"key {error.key!r} is missing, which the record of ledger {ledger_id} names (M4)"
@@ -58,7 +59,7 @@ async def _load(get: Get, metadata: LedgerMetadata, wanted: Callable[[Chunk], bo
 
 
 async def read_whole_ledger(get: Get, ledger_id: int) -> tuple[LedgerMetadata, Versioned]:
-    """As `read_ledger`, with all its fragments."""
+    """Reads the ledger's record like `read_ledger`, with all its fragments."""
     return await read_ledger(get, ledger_id, lambda _chunk: True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -37,7 +38,7 @@ from replog.protocol.producers import ProducersRecord
 from replog.records.jobs import JobLedger, JobPart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
 FORMATS: dict[type, int] = {
     LedgerMetadata: 1,
@@ -63,6 +64,8 @@ Record = TypeVar(
     CursorRecord,
     ProducersRecord,
 )
+
+Value = TypeVar("Value")
 
 _LOG_FIELDS = (  # a log's record without one of these is damaged: a default would hide segments
     "segments",
@@ -98,12 +101,12 @@ AnyRecord = (
 
 def encode(record: AnyRecord) -> bytes:
     """The bytes of this record."""
-    fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
+    fields = {"format": FORMATS[type(record)], **converter.unstructure(record)}
     if isinstance(record, LedgerMetadata):
         fields = _of_its_kind(fields, record)
     if isinstance(record, LogMetadata):
         fields = _of_log_kind(fields)
-    # Of a log that is there nobody asks how its pages came about.
+    # For an existing log, the origin of its pages does not matter.
     if isinstance(record, LogPage) and not record.is_tentative:
         del fields["is_tentative"]
     # A version that drops them makes the writers remember those producers again.
@@ -139,6 +142,8 @@ def _of_log_kind(fields: dict[str, Any]) -> dict[str, Any]:
     forget which term leads."""
     if not fields["requests"]:
         del fields["requests"]  # a version that drops them asks the committers only to ask again
+    if fields["begun_with_number"] == 1:
+        del fields["begun_with_number"]  # as of each log that was never deleted
     if fields.pop("is_unbounded"):
         return {**fields, "is_unbounded": True, "required": ["is_unbounded"]}
     return fields
@@ -153,10 +158,21 @@ def decode(key: str, value: bytes, record_type: type[Record]) -> Record:
         missing = [name for name in _LOG_FIELDS if name not in fields]
         if missing:
             raise corrupt(key, [f"required fields {missing} missing"])
+    return structure(key, fields, record_type)
+
+
+def structure(
+    key: str, fields: dict[str, Any], record_type: type[Value], written_as: Mapping[str, str] = MappingProxyType({})
+) -> Value:
+    """The record of this type with the fields in the value of this key; `written_as` has the names there of attributes that have
+    another. Raises `MetastoreCorruptError`, naming every fault."""
     try:
-        return _converter.structure(fields, record_type)
+        return converter.structure(fields, record_type)
     except cattrs.BaseValidationError as error:
-        raise corrupt(key, cattrs.transform_error(error, path="$", format_exception=_describe)) from error
+        faults = cattrs.transform_error(error, path="$", format_exception=_describe)
+        for name, written in written_as.items():
+            faults = [fault.replace(f" @ $.{name}", f" @ $.{written}") for fault in faults]
+        raise corrupt(key, faults) from error
 
 
 def read_fields(key: str, value: bytes, highest_format: int, known: Collection[str]) -> dict[str, Any]:
@@ -318,4 +334,4 @@ def _member(digest_types: type[DigestType], name: object) -> DigestType:
     raise ValueError(f"{name!r} is not a digest type")
 
 
-_converter = _make_converter()
+converter = _make_converter()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import trio
-
 from replog.abc import Metastore
-from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreUncertainError, VersionConflictError
-from replog.records.bookies import AGAIN_S
+from replog.errors import KeyNotFoundError
+from replog.records.editing import edit
 from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
 
 
@@ -21,28 +19,21 @@ async def read_next_ledger_id(metastore: Metastore) -> int:
 async def raise_next_ledger_id(metastore: Metastore, above: int) -> int:
     """Makes the next ledger id at least this, and returns what it is then. It never sinks. Raises `MetastoreError`: then it may
     be raised; raising it again is harmless."""
-    while True:
+
+    async def read() -> tuple[int, int | None]:
         try:
             found = await metastore.get(NEXT_LEDGER_ID_KEY)
         except KeyNotFoundError:
-            if not above:
-                return 0
-            try:
-                await metastore.create(NEXT_LEDGER_ID_KEY, b"%d" % above)
-            except KeyExistsError:
-                continue
-            except MetastoreUncertainError:
-                await trio.sleep(AGAIN_S)
-                continue
-            return above
-        known = decode_next_ledger_id(found.value)
-        if known >= above:
-            return known
-        try:
-            await metastore.put(NEXT_LEDGER_ID_KEY, b"%d" % above, found.version)
-        except VersionConflictError:
-            continue  # somebody else raised it
-        except MetastoreUncertainError:
-            await trio.sleep(AGAIN_S)  # and it is read again (M1)
-            continue
-        return above
+            return 0, None
+        return decode_next_ledger_id(found.value), found.version
+
+    async def raised(known: int) -> int | None:
+        return above if known < above else None
+
+    async def write(raised: int, version: int | None) -> None:
+        if version is None:
+            await metastore.create(NEXT_LEDGER_ID_KEY, b"%d" % raised)
+        else:
+            await metastore.put(NEXT_LEDGER_ID_KEY, b"%d" % raised, version)
+
+    return await edit(read, raised, write)

@@ -1,4 +1,4 @@
-"""What jobs leave in the metastore until a commit or a sweep: their ledgers, and what their tasks wrote."""
+"""Records that jobs keep in the metastore until a commit or a sweep: their ledgers, and the parts that their tasks wrote."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class JobLedger:
 
 @attrs.frozen
 class JobPart:
-    """What one task of a job wrote: the ledger of the first attempt that ended. None for the ledger if it had no rows.
+    """The result of one task of a job: the ledger of the first attempt that ended. None for the ledger if it had no rows.
 
-    `action` names what the tasks belong to, so that a writer that serves a second one is noticed."""
+    `action` names the action of the tasks, which reveals a writer that serves a second one."""
 
     log_name: str
     job: str

@@ -35,7 +35,7 @@ def decode_ledger(key: str, value: bytes) -> LedgerMetadata:
 
 
 def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
-    """What is impossible in a record whose fields all have the right types."""
+    """The faults of a record whose fields all have the right types."""
     starts = [fragment.first_entry_id for fragment in metadata.fragments]
     faults = _chunk_faults(metadata)
     first = metadata.chunks[-1].last_entry_id + 1 if metadata.chunks else metadata.trim_to
@@ -68,7 +68,7 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
 
 
 def _chunk_faults(metadata: LedgerMetadata) -> list[str]:
-    """What is impossible in the chunks of a record: an entry that is in none of them would be hidden from everybody (M4)."""
+    """The faults in the chunks of a record: an entry outside all of them would be hidden from everybody (M4)."""
     first, faults = metadata.trim_to, []
     for chunk in metadata.chunks:
         if chunk.first_entry_id != first or chunk.last_entry_id < first or chunk.level < 1:
@@ -78,7 +78,7 @@ def _chunk_faults(metadata: LedgerMetadata) -> list[str]:
 
 
 def _term_faults(metadata: LedgerMetadata) -> list[str]:
-    """What is impossible in the terms of a record (T2). A ledger that is read without its terms would be read wrongly."""
+    """The faults in the terms of a record (T2). A ledger that is read without its terms would be read wrongly."""
     terms = [*(chunk.last_term for chunk in metadata.chunks), *(fragment.term for fragment in metadata.fragments)]
     opened, claimed = metadata.open_term, metadata.term
     if terms[0] < WRITER_TERM or terms != sorted(terms) or not terms[-1] <= opened <= claimed:
@@ -91,7 +91,7 @@ def _term_faults(metadata: LedgerMetadata) -> list[str]:
 
 
 def _gap_faults(metadata: LedgerMetadata) -> list[str]:
-    """What is impossible in the gaps of a record that is otherwise possible."""
+    """The faults in the gaps of a record that is otherwise possible."""
     end = metadata.last_entry_id
     faults = []
     for gap in metadata.gaps:

@@ -1,7 +1,7 @@
 """The records of logs in the metastore, and listing the logs that exist.
 
-A log has a head and pages, pending ledgers, ledgers and parts of jobs, cursors, and what is known of its producers. `encode` of
-`replog.records.encoding` writes each of them. Here each is decoded, and refused if it does not belong under its key."""
+A log has a head and pages, pending ledgers, ledgers and parts of jobs, cursors, and a record of its producers. `encode`
+of `replog.records.encoding` writes each of them. Here each is decoded, and refused if it does not belong under its key."""
 
 from __future__ import annotations
 

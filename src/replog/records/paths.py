@@ -28,7 +28,7 @@ LEDGERS_VALUE = b'{"format": 1}\n'  # of LEDGERS_KEY: without it, nothing is kno
 LOGS_KEY = "logs"
 CHUNKS_KEY = "ledger-chunks"
 NEXT_LEDGER_ID_KEY = "next-ledger-id"  # a decimal number above every ledger id that was given out; it only grows
-# Repairs that work at the same time harm nothing, so what is below these keys is advice (M3, F6).
+# Simultaneous repairs harm nothing, so the keys below these are advice (M3, F6).
 REPAIRERS_KEY = "repairs/workers"  # above the announcements of the services that repair, by their ids
 PAUSED_KEY = (
     "repairs/paused"  # while this key exists, repairs copy nothing: it is created and deleted, and never changed
@@ -43,6 +43,7 @@ _JOBS_WORD = "jobs"
 _CURSORS_WORD = "cursors"
 _PRODUCERS_WORD = "producers"
 _LEADERS_KEY = "leaders"
+_BACKUPS_KEY = "backups"
 _CURSOR_ELECTIONS_KEY = "cursor-elections"
 PART_PREFIX = "part-"  # of a word below a job's key
 BEGUN_WRITER = -1  # the part that a job registers first, and a sweep forgets first
@@ -152,8 +153,13 @@ def log_pending_key_path(name: str, ledger_id: int | None = None) -> str:
 
 def log_leaders_key_path(name: str) -> str:
     """The key below which the writers of a log announce themselves. Raises `ConfigError`."""
-    # Not below the log's own key: what is announced is not part of the log.
+    # Not below the log's own key: announcements are not part of the log.
     return f"{_LEADERS_KEY}/{_word(name, 'a log')}"
+
+
+def log_backups_key_path(name: str) -> str:
+    """The key below which back-ups announce that a machine should not trim its log for now. Raises `ConfigError`."""
+    return f"{_BACKUPS_KEY}/{_word(name, 'a log')}"
 
 
 def log_jobs_key_path(name: str) -> str:
@@ -185,13 +191,13 @@ def log_cursor_key_path(name: str, cursor_id: str | None = None) -> str:
 
 
 def log_producers_key_path(name: str) -> str:
-    """The key of what a log remembers of its producers (L11). Raises `ConfigError`."""
+    """The key of a log's record of its producers (L11). Raises `ConfigError`."""
     return f"{log_key_path(name)}/{_PRODUCERS_WORD}"
 
 
 def cursor_election_key_path(name: str, cursor: str) -> str:
     """The key where the clients that want a cursor wait for their turn. Raises `ConfigError` for an invalid name of either."""
-    # Not below the cursor's own key: a metastore has what is below an election's key to itself.
+    # Not below the cursor's own key: a metastore uses the keys below an election's key itself.
     return f"{_CURSOR_ELECTIONS_KEY}/{_word(name, 'a log')}/{_word(cursor, 'a cursor')}"
 
 

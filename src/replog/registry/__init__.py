@@ -1,4 +1,4 @@
-"""Which plugins there are, what they offer, and opening what a URL names.
+"""The plugins and their offers, and opening the object that a URL names.
 
 There is no registry until a program makes one, and importing this package imports no plugin. The built-in plugins register
 through the same hooks as any other. A plugin that is wrong is an error that names it, at once: a misspelt, unmarked or

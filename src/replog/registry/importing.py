@@ -12,7 +12,7 @@ from replog.runtime.installed import replog_version
 
 
 def load(found: EntryPoint) -> object:
-    """The plugin of this entry point. Raises `PluginConflictError` that says what is wrong and, if known, what to do."""
+    """The plugin of this entry point. Raises a `PluginConflictError` with the fault and, if known, the remedy."""
     try:
         return found.load()
     # A module may call `sys.exit` when it is imported: that must not end a program which only lists its plugins.

@@ -35,6 +35,7 @@ _BUILTINS = (
     ("tls-authentication", "replog.authentication.tls", ""),
     ("memory-metastore", "replog.metastores.memory", ""),
     ("lmdb-metastore", "replog.metastores.lmdb", ""),
+    ("quorum-metastore", "replog.metastores.quorum", ""),
     ("zookeeper-metastore", "replog.metastores.zookeeper", "zookeeper"),
 )
 
@@ -50,8 +51,8 @@ def _hooks_of(module: ModuleType) -> dict[str, Any]:
 
 
 class _Manager(pluggy.PluginManager):
-    """Remembers which names of the built-in modules are hooks: pluggy looks at all of them again for each registry, which is most
-    of what a registry takes."""
+    """Remembers which names of the built-in modules are hooks: pluggy looks at all of them again for each registry,
+    which takes most of its time."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         if isinstance(plugin, ModuleType) and plugin.__name__ in _BUILTIN_MODULES:
@@ -132,7 +133,7 @@ class LoadedPlugins:
     # -- hooks --------------------------------------------------------------------------------------------------------
 
     def implementations(self, name: str, hook: str) -> Iterator[Any]:
-        """What this plugin implements of this hook."""
+        """This plugin's implementations of this hook."""
         # Functions are called one by one, not by pluggy: it stops at the first one
         # that raises, and does not say whose it is.
         for each in getattr(self._manager.hook, hook).get_hookimpls():

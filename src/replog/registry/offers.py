@@ -1,4 +1,4 @@
-"""What plugins offer: backends, by kind and scheme."""
+"""The offers of plugins: backends, by kind and scheme."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Offer:
 
 
 class Offers:
-    """What the loaded plugins offer, by kind and scheme."""
+    """The offers of the loaded plugins, by kind and scheme."""
 
     def __init__(self, plugins: LoadedPlugins) -> None:
         self._plugins = plugins
@@ -61,7 +61,7 @@ class Offers:
             raise
 
     def by(self, plugin: str) -> dict[tuple[str, str], Backend[Any]]:
-        """What this plugin offers."""
+        """The offers of this plugin."""
         return {key: offer.backend for key, offer in self._offers.items() if offer.plugin == plugin}
 
     def find(self, kind: str, scheme: str) -> Offer:

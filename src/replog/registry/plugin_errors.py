@@ -1,4 +1,4 @@
-"""What is wrong with a plugin, as an error and as a value."""
+"""The fault of a plugin, as an error and as a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DISABLED_VARIABLE = "REPLOG_PLUGINS_DISABLED"
 
 @attrs.frozen
 class PluginFault:
-    """A plugin that was left out: its name, where it comes from, and a sentence that says what is wrong and what to do."""
+    """A plugin that was left out: its name, where it comes from, and a sentence with the fault and the remedy."""
 
     name: str
     origin: str
@@ -21,7 +21,7 @@ class PluginFault:
 def refused(plugin: str, origin: str, fault: str) -> PluginConflictError:
     """The error for a plugin with this fault."""
     return PluginConflictError(
-        f"plugin {plugin!r} of {origin}: {fault}. Mend or uninstall it, or set {DISABLED_VARIABLE}={plugin}"
+        f"plugin {plugin!r} of {origin}: {fault}. Repair or uninstall it, or set {DISABLED_VARIABLE}={plugin}"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from replog.abc import Authenticator, Metastore, PlacementPolicy, Storage, Transport
+from replog.abc import Authenticator, Metastore, MetastoreOverTransports, PlacementPolicy, Storage, Transport
 from replog.config import BackendURL, structure
 from replog.errors import PluginConflictError, PluginNotFoundError, ReplogError
 from replog.hookspecs import PROJECT_NAME, Backend, BatchConfirmed, Event
@@ -94,9 +94,17 @@ class Registry:
         opened: Transport = self._open("transport", url)
         return opened
 
-    def open_metastore(self, url: str | BackendURL) -> Metastore:
-        """Makes a metastore, which connects at its first call. Raises `ConfigError`."""
+    def open_metastore(
+        self,
+        url: str | BackendURL,
+        open_transport: Callable[[str], Transport] | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> Metastore:
+        """Makes a metastore, which connects at its first call. One whose members are reached as bookies are uses these
+        transports, by their schemes, and this authenticator. Raises `ConfigError`."""
         opened: Metastore = self._open("metastore", url)
+        if isinstance(opened, MetastoreOverTransports):
+            opened.use(open_transport or self.open_transport, authenticator)
         return opened
 
     def open_placement(self, url: str | BackendURL) -> PlacementPolicy:
@@ -160,7 +168,7 @@ class Registry:
 
     @property
     def batch_observer(self) -> Callable[[BatchConfirmed], None] | None:
-        """As `observe`, for batches; None if nobody observes them."""
+        """The observers of confirmed batches as one function, like `observe`; None if there are none."""
         return partial(self._tell, self._batch_observers) if self._batch_observers else None
 
     def _tell(self, observers: dict[str, Callable[[Any], object]], event: Event | BatchConfirmed) -> None:

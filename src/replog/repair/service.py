@@ -1,28 +1,28 @@
 """A service that keeps a cluster's copies complete: audits its share of the ledgers, and fills what they lack (F1-F6).
 
-It looks every few seconds which bookies there are. A pass, an audit and the filling of what that found, begins whenever these
-change and at every interval. A bookie that is away is waited for, so that a restart costs nothing; one that was declared lost is
-replaced at once. If that changes during a filling, the filling is cut and a new pass begins: what was copied stays (F6), and what
-is most endangered now comes first.
+It looks every few seconds which bookies there are. A pass, an audit and its filling, begins whenever these change and
+at every interval. A bookie that is away is waited for, so that a restart costs nothing; one that was declared lost is
+replaced at once. If that changes during a filling, the filling is cut and a new pass begins: the copies made stay (F6),
+and the fragments most at risk now come first.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import attrs
 import trio
 
-from replog.client.audit_report import AuditReport, MissingCopies
-from replog.client.auditing import Bookies
-from replog.client.repair import Repairer
-from replog.client.repair_progress import RepairCounts
 from replog.errors import MetastoreError
+from replog.repair.audit_report import AuditReport, MissingCopies
+from replog.repair.auditor import Bookies
+from replog.repair.progress import RepairCounts
+from replog.repair.repairer import Repairer
 from replog.repair.shares import Share, Shares
+from replog.runtime.loggers import logger
 from replog.runtime.nursery import open_service_nursery
 
-_log = logging.getLogger("replog.repair")
+_log = logger("replog.repair")
 
 LOOK_S = 5.0  # which bookies there are
 _AGAIN_S = 60.0  # after a pass that left something to do, or failed; at most the interval
@@ -31,7 +31,7 @@ _REST = 4  # times as long as a pass took, however often bookies come and go: au
 
 @attrs.define
 class RepairStatus:
-    """Figures of one service, since its start. What it audits is its share of the cluster's ledgers."""
+    """Figures of one service, since its start. It audits its share of the cluster's ledgers."""
 
     audits: int = 0
     failures: int = 0  # passes that the metastore's errors ended
@@ -80,7 +80,7 @@ class RepairTimes:
 
 @attrs.frozen
 class _Seen:
-    """What decides whether a pass is due, or one under way does the wrong thing."""
+    """The facts that decide whether a pass is due, or one under way does the wrong thing."""
 
     announced: frozenset[str]
     lost: frozenset[str]
@@ -189,8 +189,9 @@ class RepairService:
 
 
 def _is_to_do(report: AuditReport, due: frozenset[str]) -> bool:
-    """True if something lacks copies that is not merely waited for."""
-    return bool(report.draining or report.misplaced) or any(
+    """True if something lacks copies that is not merely waited for, or is to be named for other bookies."""
+    is_named = any(each.leaving or not due.isdisjoint(each.away) for each in report.idle)
+    return bool(report.draining or report.misplaced or is_named) or any(
         _is_due(each, due) for fragment in report.lacking for each in fragment.missing
     )
 

@@ -1,8 +1,8 @@
 """Which of several repair services works on which ledger. Advice: two that work on the same one harm nothing (M3, F6).
 
-Each service announces itself in the metastore. Every ledger belongs to one of those that are announced, found by rendezvous
-hashing: when a service comes or goes, only its own ledgers change hands. So several services audit and repair a cluster together,
-one at a time on a ledger, without a message between them.
+Each service announces itself in the metastore. Every ledger belongs to one of the announced services, found by
+rendezvous hashing: when a service comes or goes, only its own ledgers change hands. So several services audit and
+repair a cluster together, one at a time on a ledger, without a message between them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Child processes that are watched while they run, and that never outlive their parent, however it ends.
 
-`running_child` is for programs that use trio: it reads what the child writes, waits for it with deadlines, and quotes its last
-words in errors. `ChildProcess` is the process alone, for those that block.
+`running_child` is for programs that use trio: it reads what the child writes, waits for it with deadlines, and quotes
+its last words in errors. `ChildProcess` is the process alone, for blocking callers.
 
 How a child dies with its parent: the parent holds the write end of a pipe (the lifeline), and writes nothing to it. The child
 holds the read end, and the kernel sends it SIGKILL as soon as no process has the write end open any more. This needs no thread
@@ -45,15 +45,15 @@ Found = TypeVar("Found")
 
 
 class ChildFailedError(ReplogError):
-    """A child process ended by itself, did not do in time what it must, or did not end when asked. The message quotes what it
-    wrote last. Retry: after the cause is mended."""
+    """A child process ended by itself, did not do in time what it must, or did not end when asked. The message quotes
+    what it wrote last. Retry: after the cause is fixed."""
 
 
 # -- dying with the parent ------------------------------------------------------------------------------------------------
 
 
 def end_with_parent() -> None:
-    """Have this process killed (SIGKILL) once nobody holds the other end of its standard input.
+    """Kill this process (SIGKILL) once no process holds the other end of its standard input.
 
     Raises OSError if standard input is not a pipe or a socket."""
     if not kill_when_closed(_STANDARD_INPUT, os.getpid()):
@@ -67,7 +67,7 @@ def end_with_parent() -> None:
 
 def python_module(module: str, *arguments: str) -> list[str]:
     """The command line of `python -m MODULE ARGUMENT...` for a child that dies with its parent from its first moment on."""
-    # Without -P, files of the directory where somebody happens to be would hide modules.
+    # Without -P, files of the current directory would hide modules.
     return [sys.executable, "-P", "-m", __name__, module, *arguments]
 
 
@@ -219,7 +219,7 @@ class Child:
         scope.cancel()
 
     def _read(self) -> bytes | None:
-        """Take what is in the pipe; return it: None if there is nothing now, b"" if there will be nothing more."""
+        """Take the bytes in the pipe; return them: None if there is nothing now, b"" if there will be nothing more."""
         assert self.process.stdout is not None
         try:
             data = os.read(self.process.stdout.fileno(), _READ_BYTES)
@@ -245,7 +245,7 @@ class Child:
 
     @property
     def tail(self) -> str:
-        """The last of what it wrote."""
+        """The end of its output."""
         return self._tail.decode(errors="replace").strip()
 
     @property
@@ -345,7 +345,7 @@ async def running_child(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Child]:
-    """A child that runs this command, as a context manager: it is dead when the context is left, whatever happens.
+    """A child that runs this command, as a context manager: it is dead when the context is left in any way.
 
     Each line that it writes, to standard output or standard error, is given to `hear`, and appended to the file `log` up to
     `LOG_BYTES_MAX`. The body is cancelled and `ChildFailedError` raised if the child ends by itself, unless it `may_end` (with

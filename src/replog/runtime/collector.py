@@ -1,8 +1,8 @@
 """Python's search for cycles of garbage, in processes that are replog's own: a bookie's, and those of Spark's that only plan.
 
-What such a process keeps of ledgers and segments has no cycles, and is searched all the same: again and again while it is made,
-and later all of it at once, which stops the event loop for a second where there are a million ledgers. Objects are freed as
-before, when nobody has them any more. A program that embeds replog decides for itself.
+The ledgers and segments in such a process have no cycles, and are searched all the same: again and again while they are
+made, and later all at once, which stops the event loop for a second where there are a million ledgers. Objects are
+freed as before, when no reference is left. A program that embeds replog decides for itself.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class HostLoop(Protocol):
         """Makes the call after everything that is ready now, unless the run ends before. Only in the loop's thread."""
 
     def soon_from_any_thread(self, call: Callable[..., object], /, *arguments: Any) -> None:
-        """As `soon`, from any thread. Raises `trio.RunFinishedError`."""
+        """Thread-safe form of `soon`. Raises `trio.RunFinishedError`."""
 
     def watch(self, descriptor: int, call: Callable[[], object]) -> Callable[[], object]:
         """Makes the call whenever the descriptor is readable. Returns what ends that. Both only in the loop's thread."""
@@ -57,7 +57,7 @@ def soon_from_any_thread() -> Callable[..., object]:
     return trio.lowlevel.current_trio_token().run_sync_soon if host is None else host.soon_from_any_thread
 
 
-class Turns:
+class CallSoon:
     """Calls that one task makes a turn of the event loop later, for all writers of a client. Only for its own thread.
 
     Other threads may call `trio.lowlevel.TrioToken.run_sync_soon`, so it writes to a socket pair, polls, reads twice and

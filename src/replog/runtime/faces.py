@@ -1,8 +1,8 @@
 """Faces of replog's classes for programs without trio, made from the classes themselves: each verb is written and documented
 once, for trio, and has its face by itself.
 
-A kind of faces (`replog.aio`, `replog.blocking`) says how three things are done: a verb that gives a context, one that waits, and
-one that does not. Whatever a face gives out that has verbs of its own comes as its face.
+A kind of faces (`replog.aio`, `replog.blocking`) says how three things are done: a verb that gives a context, one that
+waits, and one that does not. Objects with verbs of their own come out of a face as their faces.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Faces(ABC):
         return value if face is None else face(way, value)
 
     def face_of(self, source: type) -> Callable[[AnyFace], AnyFace]:
-        """Makes a class the face of this one: it gets each public verb that it does not define itself. What it defines without a
-        docstring has the signature and the docstring of its source."""
+        """Makes a class the face of this one: it gets each public verb that it does not define itself. Members that it
+        defines without a docstring get the signature and the docstring of the source."""
 
         def complete(face: AnyFace) -> AnyFace:
             for name, member in inspect.getmembers_static(source):
@@ -140,7 +140,7 @@ def _copied(function: FunctionType) -> Verb:
 
 
 def without_trio(error: Exception) -> Exception:
-    """What is raised outside of the run for this: errors of trio's become errors of ours, others stay the very same."""
+    """The error to raise outside of the run: errors of trio become errors of ours, others stay the very same."""
     translated: ReplogError
     if isinstance(error, trio.WouldBlock):
         translated = WouldBlockError("not at once: the verb of this name without _nowait waits")
@@ -155,7 +155,7 @@ def without_trio(error: Exception) -> Exception:
 
 
 def forked(process_id: int) -> ForkedError:
-    """For who uses a client in a fork of the process that opened it. Names where servers that fork let programs open one."""
+    """For callers in a fork of the process that opened the client. Names where servers that fork let programs open one."""
     return ForkedError(
         f"this client belongs to process {process_id}, and this is its fork {os.getpid()}; nothing was done. Open a client of "
         "its own in each process, after the fork: in gunicorn's post_fork hook, uWSGI's @postfork or Celery's "

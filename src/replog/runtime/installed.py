@@ -1,5 +1,5 @@
-"""What is installed in this Python: the version of replog, and the plugins that other packages offer. Read once, since each look
-opens the metadata of every package."""
+"""Facts about the installed packages: the version of replog, and the plugins of other packages. Read once, since each
+look opens the metadata of every package."""
 
 from __future__ import annotations
 

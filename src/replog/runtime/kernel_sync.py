@@ -4,8 +4,9 @@ A thread that syncs for an event loop costs two changes of thread, 160 to 200 us
 its asynchronous I/O (`io_submit`) has a command for `fdatasync` since 4.18, and signals an `eventfd` at the end. It is called
 through ctypes, by its numbers, since the C library does not name it. This is not io_uring, which many containers forbid.
 
-Where the kernel has no such thing, or where a filter of system calls forbids it, `open_kernel_sync` returns None. What is
-refused later is synced in the caller's thread, once, and `is_refused` from then on: the caller then syncs in another way.
+Where the kernel has no such thing, or where a filter of system calls forbids it, `open_kernel_sync` returns None. A
+sync that the kernel refuses later happens in the caller's thread, once, and `is_refused` is set from then on: the
+caller then syncs in another way.
 
 Rules:
 - One sync at a time. The kernel holds the file until it has ended, even if its descriptor is closed meanwhile.
@@ -44,10 +45,10 @@ class Kernel(Protocol):
         """Begins what the block says. False if it is refused."""
 
     def take_result(self) -> int:
-        """The result of what was begun, once its eventfd was signalled: 0, or an error number below zero."""
+        """The result of the sync, once its eventfd was signalled: 0, or an error number below zero."""
 
     def close(self) -> None:
-        """Gives everything back. Waits for what is under way."""
+        """Gives everything back. Waits for the sync under way."""
 
 
 class KernelSync:
@@ -64,7 +65,7 @@ class KernelSync:
         asked = (0, 0, 0, _FDATASYNC, 0, fd, 0, 0, 0, 0, _TELL_EVENTFD, self.descriptor)
         if self._kernel.submit(CONTROL_BLOCK.pack(*asked)):
             return
-        # What was written must become durable, and nobody else would see to it. Only once: `is_refused`.
+        # The written bytes must become durable, and no other caller would sync them. Only once: `is_refused`.
         self.is_refused = True
         try:
             sync_data(fd)

@@ -19,7 +19,7 @@ BOUNDS_S: tuple[float, ...] = tuple(
 
 
 class LatencyHistogram:
-    """How many observations there were in each bucket, and the sum of all in s."""
+    """The number of observations in each bucket, and the sum of all in s."""
 
     __slots__ = ("counts", "total_s")
 
@@ -48,7 +48,7 @@ class LatencyHistogram:
         return self.counts == other.counts and self.total_s == other.total_s
 
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """What was observed after that copy was made; all of it, if this one was reset meanwhile."""
+        """The values observed after that copy was made; all of them, if this one was reset meanwhile."""
         counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=True)]
         # A bucket that sank says that the process was restarted, and its counters with it.
         return self.copy() if min(counts) < 0 else LatencyHistogram(counts, max(0.0, self.total_s - earlier.total_s))
@@ -63,8 +63,8 @@ class LatencyHistogram:
         return merged
 
     def quantile(self, share: float) -> float | None:
-        """The latency in s that this share of all observations (0.99: 99 %) did not exceed, between the bounds of its bucket
-        by interpolation; what is beyond the last bound counts as that. None if there were no observations."""
+        """The latency in s that this share of all observations (0.99: 99 %) did not exceed, between the bounds of its
+        bucket by interpolation; values beyond the last bound count as that bound. None if there were no observations."""
         wanted = share * self.count
         if not self.count:
             return None

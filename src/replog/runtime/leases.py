@@ -1,17 +1,17 @@
 """Leases for stores without leases: a holder writes the value of its key again and again, which changes its version.
 
-Rules: no two clocks are compared. An observer takes an announcement for gone when its version has not changed for a lease
-by the observer's *own* clock, since it *first* saw that version. So a new observer takes longer to notice, and a holder
-that nobody looked at is never declared gone. A stored value begins with a token of its announcement: by that token, a
-holder recognizes its own value after a lost answer (M1), and an observer distinguishes two announcements even if versions
-began again in between. A gone holder is replaced without deleting its key first: so versions go on, and a late beat of the
-old holder conflicts.
+Rules: no two clocks are compared. An observer takes an announcement for gone when its version has not changed for a
+lease by the observer's *own* clock, since it *first* saw that version. So a new observer takes longer to notice, and a
+holder without observers is never declared gone. A stored value begins with a token of its announcement: by that token,
+a holder recognizes its own value after a lost answer (M1), and an observer distinguishes two announcements even if
+versions began again in between. A gone holder is replaced without deleting its key first: so versions go on, and a late
+beat of the old holder conflicts.
 
-What holds: while every beat is answered within three eighths of a lease, no holder is taken for gone, and a key has one
-holder. What does not: a holder that was paused or cut off for longer is taken for gone although it lives. Until its next
-beat, two holders believe that they have the key; then the old one notices, and waits for the key again, without notice to
-its program. In a store whose versions begin again with each creation, a late beat may meet the version it expects, and take
-the key from its new holder. So leases are advice, never safety (M3).
+Guarantee: while every beat is answered within three eighths of a lease, no holder is taken for gone, and a key has one
+holder. No guarantee beyond that: a holder that was paused or cut off for longer is taken for gone although it lives.
+Until its next beat, two holders believe that they have the key; then the old one notices, and waits for the key again,
+without notice to its program. In a store whose versions begin again with each creation, a late beat may meet the
+version it expects, and take the key from its new holder. So leases are advice, never safety (M3).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Stored:
 
     @staticmethod
     def decode(stored: bytes) -> _Stored | None:
-        """None if nobody announced this: somebody put it there."""
+        """None if this was not announced, but put."""
         end = len(_MARK) + _TOKEN_BYTES
         if not stored.startswith(_MARK) or stored[end : end + 1] != b"\n":
             return None
@@ -75,7 +75,7 @@ class _Stored:
 
 @attrs.frozen
 class _Seen:
-    """What an observer saw of a key, and since when."""
+    """An observer's last version of a key, and the time since then."""
 
     token: bytes
     version: int
@@ -102,13 +102,13 @@ class Leases:
 
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
-        """Keeps the key while the context is open. Raises `KeyExistsError` while somebody seems to be alive who has it, or if
-        it is a plain key; `MetastoreError`: then it is not announced, or nobody keeps it and it is gone after the lease.
+        """Keeps the key while the context is open. Raises `KeyExistsError` while a holder seems to be alive, or if it
+        is a plain key; `MetastoreError`: then it is not announced, or not renewed and gone after the lease.
 
-        A cancellation waits for the store's answers, and takes back what was announced."""
+        A cancellation waits for the store's answers, and withdraws the announcement."""
         await trio.lowlevel.checkpoint_if_cancelled()
         held = _Held(key, _Stored(secrets.token_hex(_TOKEN_BYTES // 2).encode(), value))
-        # Every call has its deadline; who knows its outcome takes it back below.
+        # Every call has its deadline; below, the announcement is withdrawn where its outcome is known.
         with trio.CancelScope(shield=True):
             try:
                 await self._claim(held)
@@ -184,17 +184,18 @@ class Leases:
                 raise KeyNotFoundError(held.key, "it was not there") from error
         stored = _Stored.decode(found.value)
         if stored is None:
-            raise KeyExistsError(held.key, "it has a value that nobody announces: nothing was written")
+            raise KeyExistsError(held.key, "it has a value that was not announced: nothing was written")
         # A value with its own token: an earlier attempt succeeded, and its answer was lost (M1).
         if stored.token != held.stored.token and not self._is_gone(held.key, found.version, stored):
-            raise KeyExistsError(held.key, "somebody else announces it: nothing was written")
+            raise KeyExistsError(held.key, "another client announces it: nothing was written")
         return await self._store.put(held.key, held.stored.encode(), found.version)
 
     async def _beat(self, held: _Held) -> None:
         while True:
             await trio.sleep(self._lease_s / _BEATS_PER_LEASE)
-            # Cut short, nobody would know what is to be deleted.
-            with trio.CancelScope(shield=True):
+            # If a cancellation cut this short, it would be unknown which keys must be deleted. But a store that does not answer
+            # must not keep a process from leaving: what it was told last is looked at once more then, or ends with the lease.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + self._lease_s / 2):
                 await self._beat_once(held)
 
     async def _beat_once(self, held: _Held) -> None:
@@ -214,7 +215,7 @@ class Leases:
 
     async def _give_up(self, held: _Held) -> None:
         farewell = trio.CancelScope(shield=True, deadline=trio.current_time() + _FAREWELL_S)
-        with farewell, suppress(MetastoreError):  # whatever stays is gone after the lease
+        with farewell, suppress(MetastoreError):  # the rest is gone after the lease
             for _ in range(_ATTEMPTS):
                 if held.version is None:
                     found = await self._store.get(held.key)

@@ -1,29 +1,33 @@
 """The data file of an LMDB environment, before LMDB maps it: whether it can be mapped, and how it is made.
 
 Rules:
-- LMDB believes what its file says, and a page that is not in the file kills the process (SIGBUS). So the file's size, its
-  two meta pages and the roots that they name are checked before it is mapped.
-- A new file is made under another name, synced, and renamed when it is whole. Whoever makes a directory also leaves a
-  *mark* there when the file has its name: without it, a small torn file was never finished, and holds nothing; with it, a
-  torn file is damaged. So nobody ever takes a damaged file for a new one.
+- LMDB believes what its file says, and a page that is not in the file kills the process (SIGBUS). So the file's size,
+  its two meta pages and the roots that they name are checked before it is mapped.
+- A new file is made under another name, synced, and renamed when it is whole. The process that makes a directory also
+  leaves a *mark* there when the file has its name: without it, a small torn file was never finished, and holds nothing;
+  with it, a torn file is damaged. So a damaged file is never taken for a new one.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
 import struct
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import attrs
 import lmdb
 
-from replog.runtime.platform import sync_all
+from replog.runtime.platform import allocate, sync_all
 
 DATA_FILE = "data.mdb"
 NEW_FILE = "data.mdb.new"
+READERS_FILE = "lock.mdb"
+READERS_MAX = 1024
 META_PAGES = 2
 NO_PAGE = (1 << 64) - 1
 
@@ -39,6 +43,10 @@ UNWRITTEN_BYTES_MAX = 1 << 20  # LMDB does not write pages that it freed at once
 _HALF_MADE_PAGES_MAX = 8  # a new file with its first record has five
 _TRANSACTION_BYTES = 16 << 20
 _LOOKS_MAX = 10  # other processes may write to the file meanwhile
+_READERS_BYTES = READERS_MAX * 64 + 4096  # a reader has a cache line; LMDB's own head has less than a page
+_BLOCK_BYTES = 512  # of `st_blocks`
+_ALONE_S = 10.0
+_ALONE_POLL_S = 0.005
 
 
 class DataFileDamagedError(Exception):
@@ -49,7 +57,7 @@ class DataFileDamagedError(Exception):
 
 @attrs.frozen
 class Tree:
-    """What a meta page says of one of its two trees."""
+    """A meta page's description of one of its two trees."""
 
     depth: int
     branch_pages: int
@@ -61,7 +69,7 @@ class Tree:
 
 @attrs.frozen
 class Meta:
-    """What a meta page says."""
+    """The contents of a meta page."""
 
     page: int  # 0 or 1
     page_bytes: int
@@ -107,7 +115,7 @@ def _check(fd: int, head: bytes) -> Meta:
 
 
 def read_head(fd: int) -> bytes:
-    """What holds both meta pages, whatever the size of a page. Raises OSError."""
+    """The bytes that hold both meta pages, for any page size. Raises OSError."""
     return os.pread(fd, META_PAGES * max(_PAGE_BYTES), 0)
 
 
@@ -118,7 +126,7 @@ def read_metas(head: bytes) -> tuple[Meta, Meta]:
 
 
 def read_metas_apart(head: bytes) -> list[Meta | DataFileDamagedError]:
-    """Both meta pages, or what is wrong with either. LMDB makes files with the page size of the machine."""
+    """Both meta pages, or the fault of either. LMDB makes files with the page size of the machine."""
     found: list[Meta | DataFileDamagedError] = []
     for page in range(META_PAGES):
         try:
@@ -177,8 +185,8 @@ def check_roots(fd: int, meta: Meta) -> None:
 
 
 def is_half_made(path: str) -> bool:
-    """Whether a file that has no mark beside it is what a crash left of one that was being made: small and torn, and
-    nobody else's: its beginning is one of LMDB's, or zeros. Raises OSError."""
+    """Whether a file without a mark is the remains of a file whose creation a crash interrupted: small, torn, and ours:
+    it begins like a file of LMDB's, or with zeros. Raises OSError."""
     size_bytes = os.path.getsize(path)
     if size_bytes > _HALF_MADE_PAGES_MAX * mmap.PAGESIZE:
         return False
@@ -193,8 +201,8 @@ def is_half_made(path: str) -> bool:
 
 
 def make_data_file(directory: str, records: Iterable[tuple[bytes, bytes]], *, size_bytes: int = 0) -> None:
-    """Makes the directory's data file, durably, with these records, sorted by their keys, which take so many bytes. Replaces
-    what is there. Raises `lmdb.Error`, OSError: then nothing has changed."""
+    """Makes the directory's data file, durably, with these records, sorted by their keys, which take so many bytes.
+    Replaces the present file. Raises `lmdb.Error`, OSError: then nothing has changed."""
     new = f"{directory}/{NEW_FILE}"
     with suppress(FileNotFoundError):
         os.unlink(new)
@@ -229,15 +237,58 @@ def _put_some(environment: lmdb.Environment, records: Iterator[tuple[bytes, byte
     return False
 
 
-@contextmanager
-def alone_in_directory(path: str) -> Iterator[None]:
-    """Only one process at a time makes something in this directory. Blocks. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def make_readers_file(directory: str) -> None:
+    """Gives LMDB's table of readers all its bytes on the disk. For a caller that is `alone_in_directory`, and has not
+    opened it. Raises OSError.
+
+    LMDB itself makes a file with holes and writes to it through a map: on a full disk, the first write kills the process."""
+    path = f"{directory}/{READERS_FILE}"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    size_bytes = _READERS_BYTES
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        found = os.fstat(fd)
+        size_bytes = found.st_size if _has_readers(fd) else max(found.st_size, size_bytes)
+        if found.st_size < size_bytes or found.st_blocks * _BLOCK_BYTES < size_bytes:
+            allocate(fd, 0, size_bytes)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror} for its {size_bytes} bytes", path) from error
     finally:
         os.close(fd)
+
+
+def _has_readers(fd: int) -> bool:
+    """Whether a process has the environment open: by the lock that LMDB has then. The size of its table must stay."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+    except (BlockingIOError, PermissionError):  # POSIX allows either for "somebody else has it"
+        return True
+    return False
+
+
+@contextmanager
+def alone_in_directory(path: str) -> Iterator[None]:
+    """Only one process at a time makes something in this directory. Blocks for `_ALONE_S` at most. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock_within(fd, path, time.monotonic() + _ALONE_S)
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # else a child that was forked meanwhile would keep the lock
+        os.close(fd)
+
+
+def _lock_within(fd: int, path: str, deadline_s: float) -> None:
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(
+                    errno.ETIMEDOUT, f"another process has been opening it for {_ALONE_S:.0f} s: is one stopped?", path
+                ) from error
+            time.sleep(_ALONE_POLL_S)
+        else:
+            return
 
 
 def sync_directory(path: str) -> None:

@@ -5,9 +5,9 @@ Rules:
 - Reads are done where they are asked, inside the gate: `with lmdb_map.gate, lmdb_map.environment.begin(buffers=True)`.
 - The map grows between transactions only; the gate keeps the readers out meanwhile. Write transactions are begun and
   ended under `writing`, by one thread at a time.
-- After a fork the child may use nothing of its parent's; opening the path again closes what it inherited. LMDB's table of
-  readers is shared with the parent, and closing would free the parent's places in it: so nobody reads during a fork, and
-  no transaction is kept for reuse.
+- After a fork the child may use nothing of its parent's; opening the path again closes what it inherited. LMDB's table
+  of readers is shared with the parent, and closing would free the parent's places in it: so there are no reads during a
+  fork, and no transaction is kept for reuse.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from collections.abc import Callable
 
 import lmdb
 
-from replog.runtime.lmdb_file import DATA_FILE, check_data_file
+from replog.runtime.disk_errors import exists
+from replog.runtime.lmdb_file import DATA_FILE, READERS_MAX, alone_in_directory, check_data_file, make_readers_file
 
-READERS_MAX = 1024
 _FORK_TIMEOUT_S = 1.0
+_OLD_TRANSACTIONS = 16  # a reader that is so far behind hardly reads any more
 
 
 class ForkedInUseError(Exception):
@@ -35,10 +36,10 @@ class ForkedInUseError(Exception):
 class Gate:
     """Any number of readers (with this object as their context), or one action that is `alone`.
 
-    A waiting action keeps new readers out, so that a crowd of readers can't keep it waiting without end. A reader
-    must not enter twice. Readers take no lock as long as nobody waits: a thread that is preempted with one would stop all
-    others. A reader enters first and looks for a claim then, a claim is made first and looks for readers then: so one of
-    the two sees the other."""
+    A waiting action keeps new readers out, so that a crowd of readers can't keep it waiting without end. A reader must
+    not enter twice. Readers take no lock as long as no writer waits: a thread that is preempted with one would stop all
+    others. A reader enters first and looks for a claim then, a claim is made first and looks for readers then: so one
+    of the two sees the other."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -122,17 +123,18 @@ class LMDBMap:
         _open.append(self)
 
     def _open(self, map_bytes: int) -> lmdb.Environment:
-        """What is torn is found out before LMDB maps it: a page beyond the end of the file would kill the process."""
         # LMDB maps the file as long as its meta page says: a page beyond the end of the file would kill the process.
         data = os.path.join(self.path, DATA_FILE)
-        used_bytes = check_data_file(data).used_bytes if os.path.exists(data) else 0
-        environment = lmdb.open(
-            self.path,
-            map_size=map_bytes,
-            max_readers=READERS_MAX,
-            max_spare_txns=0,
-            readahead=self._read_ahead,
-        )
+        used_bytes = check_data_file(data).used_bytes if exists(data) else 0
+        with alone_in_directory(self.path):
+            make_readers_file(self.path)
+            environment = lmdb.open(
+                self.path,
+                map_size=map_bytes,
+                max_readers=READERS_MAX,
+                max_spare_txns=0,
+                readahead=self._read_ahead,
+            )
         try:
             if os.path.getsize(data) < used_bytes:
                 _extend(environment, data, used_bytes)
@@ -152,23 +154,41 @@ class LMDBMap:
         self.map_bytes = int(self.environment.info()["map_size"])
 
     def mend(self) -> None:
-        """Opens the environment again if LMDB does nothing more with it, not even reads, since a write of a meta page failed.
-        As `reopen`."""
-        try:
-            with self.gate, self.environment.begin():
-                return
-        except lmdb.PanicError:
+        """Opens the environment again if `is_panicking`. As `reopen`."""
+        if self.is_panicking():
             self.reopen()
 
-    def clear_stale_readers(self) -> None:
-        """Frees the places of readers that died: they keep old pages from being used again."""
-        self.environment.reader_check()
+    def is_panicking(self) -> bool:
+        """Whether LMDB does nothing more with the environment, not even reads, since a write of a meta page failed."""
+        try:
+            with self.gate, self.environment.begin():
+                return False
+        except lmdb.PanicError:
+            return True
+
+    def clear_stale_readers(self) -> bool:
+        """Frees the places of readers that died: they keep old pages from being used again. True if there were any."""
+        return bool(self.environment.reader_check())
+
+    def held_back(self) -> str:
+        """Which processes keep old pages from being used again, and what to do, as a clause behind "; "; empty if none does."""
+        newest = int(self.environment.info()["last_txnid"])
+        oldest: dict[str, int] = {}
+        for line in self.environment.readers().splitlines()[1:]:  # the first has titles
+            pid, _, number = line.split()
+            if number.isdecimal() and newest - int(number) >= _OLD_TRANSACTIONS:
+                oldest[pid] = min(int(number), oldest.get(pid, newest))
+        return "".join(
+            f"; process {pid} has been reading for {newest - number} transactions, and the pages that these freed can't be used "
+            f"again until it ends: is it stopped? Let it go on (kill -CONT {pid}), or end it"
+            for pid, number in sorted(oldest.items(), key=lambda each: each[1])
+        )
 
     def grow(self) -> bool:
-        """Doubles the map, up to its maximum. False if it has that already, or if this process has not got so many
-        addresses. Not within a transaction."""
-        # First, since the pages that a dead reader keeps may be all that is missing.
-        self.clear_stale_readers()
+        """Doubles the map, up to its maximum, unless dead readers kept pages that are all that is missing. False if it has its
+        maximum already, or if this process has not got so many addresses. Not within a transaction."""
+        if self.clear_stale_readers():
+            return True
         map_bytes = min(self.map_bytes * 2, self.map_bytes_max)
         if map_bytes <= self.map_bytes or not has_addresses(map_bytes):
             return False
@@ -181,7 +201,7 @@ class LMDBMap:
         self.gate.alone(transaction.abort)
 
     def resize(self, map_bytes: int) -> None:
-        """Sets the map's size, or what is used if that is more; with 0 takes over what another process made of it."""
+        """Sets the map's size, or the used size if that is more; with 0 takes over the size that another process has set."""
         self.gate.alone(lambda: self.environment.set_mapsize(map_bytes))
         self.map_bytes = int(self.environment.info()["map_size"])
 
@@ -194,7 +214,7 @@ class LMDBMap:
     # -- forking --------------------------------------------------------------------------------------------------
 
     def _before_fork(self) -> None:
-        """Waits until nobody writes or reads, but only for a second: a writer may wait for another process."""
+        """Waits until there are no reads and writes, but only for a second: a writer may wait for another process."""
         # The child inherits LMDB's locks as they are: held by a thread that it does not have, they would never be released.
         self._is_still = self.writing.acquire(timeout=_FORK_TIMEOUT_S)
         if self._is_still and not self.gate.claim(_FORK_TIMEOUT_S):
@@ -216,9 +236,9 @@ class LMDBMap:
 
 
 def _extend(environment: lmdb.Environment, data: str, used_bytes: int) -> None:
-    """Makes the file as long as what may be read of it. What it lacks are pages that LMDB freed before it wrote them, or it
-    was cut: then LMDB says so when it meets such a page, which is zeros now."""
-    with environment.begin(write=True):  # nobody else makes it longer meanwhile
+    """Makes the file as long as the part that may be read. The missing pages are those that LMDB freed before it wrote
+    them, or the file was cut: then LMDB reports the page when it meets it, since it is zeros now."""
+    with environment.begin(write=True):  # no other process makes it longer meanwhile
         if os.path.getsize(data) < used_bytes:
             os.truncate(data, used_bytes)
     with environment.begin(buffers=True) as transaction:

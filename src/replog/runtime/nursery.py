@@ -34,7 +34,7 @@ async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
                 raised = group if cancelled is None else rest
             except BaseException as error:
                 raised = error
-            # The body has ended: what runs beside it is not needed any more.
+            # The body has ended: the tasks beside it are not needed any more.
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         if raised is not None:

@@ -1,6 +1,6 @@
 """Which threads are replog's own, as opposed to the program's.
 
-The program's code can run in a thread of replog's: a finalizer that the collector calls there, a logging handler, an observer.
+The program's code can run in a thread of replog's: a finalizer that the collector calls there, or an observer.
 If it waited there for replog, it would wait for itself.
 """
 

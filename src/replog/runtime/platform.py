@@ -77,7 +77,7 @@ def _choose_sync_all(system: Any, control: Any) -> Callable[[int], object]:
 
 
 def _choose_sync_data(system: Any, control: Any) -> Callable[[int], object]:
-    """The call that makes what was written durable, with as much metadata as reading it needs."""
+    """The call that makes written bytes durable, with as much metadata as reading them needs."""
     if hasattr(control, "F_FULLFSYNC") or not hasattr(system, "fdatasync"):
         return _choose_sync_all(system, control)
     chosen: Callable[[int], object] = system.fdatasync

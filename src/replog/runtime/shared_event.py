@@ -13,16 +13,18 @@ Rules:
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 import outcome
 import trio
-from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import Task, current_task, reschedule
+
+from replog.runtime.trio_private import WAIT
 
 
 class _Woken(outcome.Outcome[None]):
-    """What a task gets that is woken. Unlike `outcome.Value` it may be given to many."""
+    """The result that a woken task gets. Unlike `outcome.Value` it may be given to many."""
 
     __slots__ = ()
 
@@ -39,29 +41,14 @@ class _Woken(outcome.Outcome[None]):
 _WOKEN = _Woken()
 
 
-def _let_go(_raise_cancel: Callable[[], Any]) -> Abort:
-    return Abort.SUCCEEDED
-
-
-def _message() -> Any:
-    """What `wait_task_rescheduled` says to trio's loop. It never changes, so that every wait may say the same."""
-    wait = wait_task_rescheduled(_let_go)  # noqa: ASYNC105 - it is driven here
-    message = wait.send(None)
-    wait.close()
-    return message
-
-
-_WAIT = _message()
-
-
 @types.coroutine
 def _wait() -> Generator[Any, Any, None]:
     # As `wait_task_rescheduled`, in one coroutine instead of two: `unwrap` raises if the task was cancelled.
-    (yield _WAIT).unwrap()
+    (yield WAIT).unwrap()
 
 
 class SharedEvent:
-    """As `trio.Event`, for many tasks."""
+    """A `trio.Event` for many tasks."""
 
     __slots__ = ("_is_set", "_tasks")
 
@@ -74,7 +61,7 @@ class SharedEvent:
         return self._is_set
 
     def set(self) -> None:
-        """Wakes all tasks that wait; from now on nobody waits."""
+        """Wakes all waiting tasks; later waits end at once."""
         self._is_set = True
         tasks, self._tasks = self._tasks, []
         for task in tasks:

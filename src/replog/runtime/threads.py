@@ -41,10 +41,10 @@ class Wakes(Protocol):
 
 
 class Condition(AbstractContextManager[Any], Protocol):
-    """As `threading.Condition`."""
+    """The interface of `threading.Condition`."""
 
     def notify_all(self) -> None:
-        """Wakes all who wait. Only while it is held."""
+        """Wakes all waiters. Only while it is held."""
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """Waits until the predicate holds, or the timeout (in s) has passed; returns what it says. Only while it is held."""
@@ -83,7 +83,7 @@ class Threads:
         abandon_on_cancel: bool = False,
         limiter: trio.CapacityLimiter | None = None,
     ) -> T:
-        """As `run_in_thread`."""
+        """Runs a function in a worker thread, like `run_in_thread`."""
         return await run_in_thread(function, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
 
     def wakes(self) -> Wakes:
@@ -104,7 +104,7 @@ async def run_in_thread(
     abandon_on_cancel: bool = False,
     limiter: trio.CapacityLimiter | None = None,
 ) -> T:
-    """As `trio.to_thread.run_sync`; when the interpreter ends, calls the function here.
+    """Runs a function in a worker thread, like `trio.to_thread.run_sync`; when the interpreter ends, in this one.
 
     From CPython 3.12 on no thread can be started then, and that is when a program that left no block is tidied up."""
     is_begun = False

@@ -16,11 +16,11 @@ class Watched(Protocol):
     """An object that the ticker looks after."""
 
     def look(self) -> bool:
-        """Does what is due; returns whether it has to be called again. Never waits."""
+        """Does the work that is due; returns whether it has to be called again. Never waits."""
 
 
 class Ticker:
-    """Calls `look` of those that are watched about every so many seconds, until it returns False. Without any it sleeps."""
+    """Calls `look` of each watched object about every so many seconds, until it returns False. Without any it sleeps."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s

@@ -1,7 +1,7 @@
 """The function for `mapInArrow`, and its commit: a job's rows in one log, visible all at once, without a data source.
 
-Rules: those of the data source (`replog.spark.writing`). Spark's answer to `collect` has one row for each partition, that of the
-attempt that counts; whoever has it commits.
+Rules: those of the data source (`replog.spark.writing`). Spark's answer to `collect` has one row for each partition,
+that of the attempt that counts; the process that has it commits.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ArrowJob:
         )
 
     def commit(self, written: Sequence[WrittenPartition]) -> bool:
-        """As `commit_arrow`."""
+        """Commits the job (`commit_arrow`)."""
         transaction = self._options.transaction()
         ledger_ids = ledger_ids_of(written)
         if transaction is None and self._tried not in ([], [ledger_ids]):
@@ -118,7 +118,7 @@ class ArrowJob:
         return sorted(written, key=lambda each: each.partition)
 
     def abort(self) -> list[int]:
-        """As `abort_arrow`."""
+        """Aborts the job (`abort_arrow`)."""
         return self._options.run(lambda client: abort_job(client, self._options, self._job))
 
 

@@ -99,7 +99,7 @@ class _Kept:
     def close_idle(self, kept: int) -> None:
         with self.lock:
             idle = [key for key, each in self.clients.items() if not each.users]
-            # The dictionary is in the order of use: those that were not used for longest come first.
+            # The dictionary is in the order of use: the least recently used come first.
             surplus = [self.clients.pop(key) for key in idle[: max(0, len(idle) - kept)]]
         # Outside of the lock: closing joins a thread, and other tasks of this worker must not wait for it.
         with ExitStack() as closing:
@@ -140,7 +140,7 @@ def worker_client(
 
 
 def close_idle_clients() -> None:
-    """Closes the clients that this process keeps and nobody uses now. Spark's workers need not; a driver may."""
+    """Closes the unused clients that this process keeps. Spark's workers need not; a driver may."""
     _kept.close_idle(0)
 
 

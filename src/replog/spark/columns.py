@@ -69,7 +69,8 @@ def places_of(values: ValueSchema | None) -> dict[str, str]:
 
 
 def check_schema(wanted: StructType, values: ValueSchema | None, shown: str) -> None:
-    """Raises `ConfigError` with all columns that do not exist, or have another type. `shown` says what is read."""
+    """Raises `ConfigError` with all columns that do not exist, or have another type. `shown` describes the range that
+    is read."""
     offered = {field.name: field.dataType for field in _offered(values)}
     types = {name: [of_type] for name, of_type in offered.items()}
     for name in ("value", "key") if values is None else ("_key",):
@@ -220,8 +221,8 @@ class _Places:
 
 
 def _grouped(batches: Sequence[EntryBatch]) -> Iterator[list[EntryBatch]]:
-    """The batches in lists that are worth a record batch. To join them copies them: so those that are worth one alone are alone,
-    and Spark has them as they were stored."""
+    """The batches in lists that are worth a record batch. Joining copies them: so batches that are large enough stay
+    alone, and Spark has them as they were stored."""
     together: list[EntryBatch] = []
     size_bytes = 0
     for batch in batches:
@@ -252,8 +253,8 @@ def _short_positions(segment: int, first: int, stop: int) -> arrow.Array:
 
 
 def _long_positions(segment: int, first: int, stop: int) -> arrow.Array:
-    """Those of entries with as many digits each, at least four. A thousand of them differ in their last three digits only, which
-    are kept as texts: that takes less than half of what Arrow's own code does."""
+    """The positions of entries with as many digits each, at least four. A thousand of them differ in their last three
+    digits only, which are kept as texts: that takes less than half of what Arrow's own code does."""
     parts = []
     for thousand in range(first // 1000, (stop - 1) // 1000 + 1):
         begin = thousand * 1000

@@ -1,15 +1,16 @@
 """The driver's side of writing: one change of the log's record makes a whole job visible; giving a job up; sweeping.
 
 Rules:
-- A commit may name a transaction. The log's record keeps the highest number of each, so that a restarted query, or a job that
-  is run again, changes nothing. A job that nobody repeats has none, and takes no place there: only an operator makes a log
-  forget one. A commit of such a job that is called again finds the job's ledgers in the log.
-- It is never guessed whether a job's ledgers may be deleted: an abort after a commit whose answer was lost finds the job in the
-  log's record, and deletes nothing. A job that was given up is first marked so in that record; no commit of it succeeds then.
-- What tasks have sent is written by the commit, so a job that is given up may have no ledger yet that could be marked. Hence a
-  batch job is registered before its tasks. Giving it up forgets that first, and then looks for its ledgers; a commit writes its
-  ledger first, and then looks whether the job is still registered. So one of both sees the other. A batch of a stream needs none
-  of it: a later try has the same transaction.
+- A commit may name a transaction. The log's record keeps the highest number of each, so that a restarted query, or a
+  job that is run again, changes nothing. A job that is never repeated has none, and takes no place there: only an
+  operator makes a log forget one. A commit of such a job that is called again finds the job's ledgers in the log.
+- It is never guessed whether a job's ledgers may be deleted: an abort after a commit whose answer was lost finds the
+  job in the log's record, and deletes nothing. A job that was given up is first marked so in that record; no commit of
+  it succeeds then.
+- The commit writes the entries that tasks have sent, so a job that is given up may have no ledger yet that could be
+  marked. Hence a batch job is registered before its tasks. Giving it up forgets that first, and then looks for its
+  ledgers; a commit writes its ledger first, and then looks whether the job is still registered. So one of both sees the
+  other. A batch of a stream needs none of it: a later try has the same transaction.
 - If old ledgers cannot be swept after a commit, that is a warning, and the commit has succeeded.
 """
 
@@ -34,6 +35,13 @@ from replog.protocol.admitting import table_full
 from replog.protocol.model import Transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueSchema
+
+# How long the driver tries to commit while bookies or the metastore can't be reached: a leader's or a server's change takes
+# less. The rows are written; giving up earlier would write them again.
+COMMIT_TIMEOUT_S = 120.0
+# How old the ledgers of a job must be that never ended, before a later job deletes them: longer than any job takes. Who needs
+# their space sooner calls `client.jobs.sweep`, or `replog log sweep`.
+SWEEP_GRACE_S = 7 * 86_400.0
 
 _AGAIN_S = 0.2
 _AGAIN_MAX_S = 5.0
@@ -84,10 +92,11 @@ async def commit_job(client: replog.Client, options: SparkOptions, values: Value
 
 
 async def begin_job(client: replog.Client, options: SparkOptions, values: ValueSchema, job: str) -> None:
-    """As `check_log`; and registers the job, if tasks may send what they have to the commit. Raises as that does."""
+    """Checks the log like `check_log`; and registers the job, if tasks may send entries to the commit. Raises the
+    errors of `check_log`."""
     await check_log(client, options, values)
     if options.merge_bytes:
-        await client._ledgers.jobs.begin(options.log, job)
+        await client._opened.ledgers.jobs.begin(options.log, job)
 
 
 async def is_committed(client: replog.Client, options: SparkOptions) -> bool:
@@ -119,7 +128,7 @@ async def check_log(client: replog.Client, options: SparkOptions, values: ValueS
 
 async def append_job(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
     """Commits, and tries again while a failure may pass. True if the job was new. Raises as `commit_job` does."""
-    deadline_s = trio.current_time() + options.commit_timeout_s
+    deadline_s = trio.current_time() + COMMIT_TIMEOUT_S
     pause_s = _AGAIN_S
     has_failed = False
     raced = 0
@@ -146,7 +155,7 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
             has_failed = True
             if trio.current_time() + pause_s > deadline_s:
                 error.add_note(
-                    f"the commit was tried for commit_timeout_s={options.commit_timeout_s}: its rows are visible all or "
+                    f"the commit was tried for {COMMIT_TIMEOUT_S:g} s: its rows are visible all or "
                     "none; with a txn_id, or from a stream's checkpoint, writing again is safe"
                 )
                 raise
@@ -155,8 +164,8 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
 
 
 async def _with_merged(client: replog.Client, options: SparkOptions, job: Job) -> Job:
-    """The same with ledgers only: writes the entries that tasks have sent. What a failed try wrote is swept with the job.
-    Raises `JobAbandonedError` if the job has ended before that."""
+    """The same with ledgers only: writes the entries that tasks have sent. Ledgers of a failed try are swept with the
+    job. Raises `JobAbandonedError` if the job has ended before that."""
     ledger_ids = []
     for output in job.outputs:
         if isinstance(output, int):
@@ -167,7 +176,7 @@ async def _with_merged(client: replog.Client, options: SparkOptions, job: Job) -
             for first in range(0, len(output), _MERGED_TOGETHER):
                 await writer.extend(output[first : first + _MERGED_TOGETHER])
         ledger_ids.append(writer.ledger_id)
-    if job.is_begun and not await client._ledgers.jobs.has_begun(options.log, job.name):
+    if job.is_begun and not await client._opened.ledgers.jobs.has_begun(options.log, job.name):
         problem = (
             "it has ended: it was given up before this commit, or was committed by another call; nothing was changed"
         )
@@ -178,7 +187,7 @@ async def _with_merged(client: replog.Client, options: SparkOptions, job: Job) -
 async def _try_to_append(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
     # Looked at in each try: a job that was faster may have created the log meanwhile, with another schema.
     agreed = await check_log(client, options, values)
-    appended = await client.append_ledgers(
+    appended = await client.jobs.append_ledgers(
         options.log,
         job.ledger_ids,
         transaction=job.transaction,
@@ -203,7 +212,7 @@ async def _tidy(client: replog.Client, options: SparkOptions, job: str | None) -
     try:
         # The rows are visible already: a slow sweep must not fail, or hold up, the job that wrote them.
         with trio.fail_after(_SWEEP_S):
-            await client.sweep_log(options.log, grace_s=options.sweep_grace_s, job=job)
+            await client.jobs.sweep(options.log, grace_s=SWEEP_GRACE_S, job=job)
     except (ReplogError, trio.TooSlowError) as error:
         warnings.warn(
             f"log {options.log}: what is left of failed or repeated tasks was not swept; a later job does it, or "
@@ -216,4 +225,4 @@ async def _tidy(client: replog.Client, options: SparkOptions, job: str | None) -
 async def abort_job(client: replog.Client, options: SparkOptions, job: str) -> list[int]:
     """Gives a job up permanently and deletes its ledgers; returns which. If the log's record shows that it was committed,
     only the ledgers of attempts that lost are deleted. Raises `ReplogError`: then a sweep does it later."""
-    return await client.sweep_log(options.log, grace_s=options.sweep_grace_s, job=job)
+    return await client.jobs.sweep(options.log, grace_s=SWEEP_GRACE_S, job=job)

@@ -1,17 +1,17 @@
 """The entries of a log that may be read now, by segment; found on the driver.
 
 Rules:
-- Only what is confirmed is planned (D1): all of a closed ledger, and of one that is open what bookies say is confirmed.
+- Only confirmed entries are planned (D1): all of a closed ledger, and of an open one those that bookies call confirmed.
 - Nothing behind an open ledger is planned: more may come before it (L6).
-- What the log's record says of closed ledgers is taken from there. Bookies, and ledgers' own records, are asked for the others.
-- A place where to read on is that of the next entry. Behind a closed ledger it is the beginning of the next segment, even if
-  that does not exist yet: so a segment that was read to its end may be trimmed, and no reader misses anything.
+- Facts about closed ledgers come from the log's record where it has them. Bookies, and ledgers' own records, are asked
+  for the others.
+- A place where to read on is that of the next entry. Behind a closed ledger it is the beginning of the next segment,
+  even if that does not exist yet: so a segment that was read to its end may be trimmed, and no reader misses anything.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
@@ -30,9 +30,10 @@ from replog.errors import (
 )
 from replog.protocol.contents import Contents
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Position, Segment
+from replog.runtime.loggers import logger
 from replog.spark.sizes import Measured, Ruler
 
-_log = logging.getLogger("replog.spark")
+_log = logger("replog.spark")
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -115,12 +116,12 @@ class Survey:
                     is_closed = record.state is LedgerState.CLOSED
                     yield self._extent(segment, first, last, is_closed, record.created_at_ms)
                     if not is_closed:
-                        # Behind an open ledger nothing is planned (L6): entries may still come before what is there.
+                        # Behind an open ledger nothing is planned (L6): entries may still come before the present ones.
                         return
 
     def beginning(self, head: LogMetadata, start: Position) -> Position:
-        """Where reading from this position on begins. If it was trimmed away, and that is to be skipped, it is where the log
-        begins now, and a warning says what was lost. Raises as `extents`."""
+        """Where reading from this position on begins. If it was trimmed away, and the options skip that, it is where
+        the log begins now, and a warning reports the loss. Raises as `extents`."""
         if self._skips_trimmed and head.resume(start) is None:
             what = "log %r: what lay from %s to %s was trimmed away unread, and is skipped"
             _log.warning(what, self._name, start, head.begins_at)
@@ -180,7 +181,7 @@ class Survey:
         return found
 
     async def _ask(self, segment: Segment) -> _Found:
-        """What the record of the ledger says, of which the log's record says nothing yet."""
+        """Reads the record of the ledger, since the log's record does not describe its content yet."""
         record = await self._client.ledger_metadata(segment.ledger_id)
         if record.contents is not None:
             self._contents[segment.number] = record.contents
@@ -201,8 +202,8 @@ class Survey:
         return Extent(segment.number, segment.ledger_id, first, last, is_closed, begun_at_ms, self._name)
 
     async def _confirmed(self, segment: Segment, is_last: bool) -> tuple[LedgerMetadata, int]:
-        """The record of a ledger that was open, and its last entry that may be read. One that isn't the last is about to be
-        closed by the writer who rolled, unless that writer is dead."""
+        """The record of a ledger that was open, and its last entry that may be read. One that isn't the last is about
+        to be closed by the writer that rolled, unless that writer is dead."""
         try:
             async with self._client.open_ledger(segment.ledger_id, password=self._password) as reader:
                 if not is_last:

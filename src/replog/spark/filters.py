@@ -1,6 +1,6 @@
 """Filters that Spark pushes down, as far as they concern logs, positions and times.
 
-They only narrow what is read: Spark evaluates all of them again. PySpark has them from 4.1 on.
+They only narrow the range that is read: Spark evaluates all of them again. PySpark has them from 4.1 on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from replog.protocol.model import Position
 from replog.spark.narrowing import Narrowing
 from replog.spark.read_options import time_ns_of
 
-_US = 1000  # Spark's timestamps are in microseconds: what is compared has lost the rest
+_US = 1000  # Spark's timestamps are in microseconds: compared values have lost the rest
 _SAME = {name: name for name in ("position", "segment", "entry", "timestamp", "log")}
 
 

@@ -95,7 +95,7 @@ class SparkJob:
         await check_log(client, self._options, BINARY_VALUES)
         self._is_committed = await is_committed(client, self._options)
         if not self._is_committed:
-            await client._ledgers.jobs.begin(self._options.log, self._name)
+            await client._opened.ledgers.jobs.begin(self._options.log, self._name)
 
     def writer(
         self, encode: Encode | None = None, *, key: KeyOf | None = None, headers: HeadersOf | None = None
@@ -213,7 +213,7 @@ async def write_part(
     client: replog.Client, options: SparkOptions, attempt: Attempt, writer: int, action: str, entries: TaskEntries
 ) -> JobPart:
     """Writes one part of a job, unless another attempt has; returns what holds. Raises as `TaskWriter`."""
-    jobs = client._ledgers.jobs
+    jobs = client._opened.ledgers.jobs
     known = await jobs.part(job_part_key_path(options.log, attempt.job, writer, attempt.partition))
     if known is not None:
         return _of_same_action(known, action)
@@ -227,7 +227,7 @@ async def write_part(
 
 async def parts_of(client: replog.Client, log: str, name: str) -> list[JobPart]:
     """The parts of a job, by writer and partition. Raises `JobAbandonedError` if some may be forgotten, `MetastoreError`."""
-    jobs = client._ledgers.jobs
+    jobs = client._opened.ledgers.jobs
     parts = await jobs.parts(log, name)
     # Behind the listing: a sweep forgets first that the job has begun, and then its parts.
     if not await jobs.has_begun(log, name):
@@ -252,8 +252,8 @@ def _second_action(writer: int, one: str, other: str) -> ConfigError:
 
 
 def _tasks_of(spark: Any, action: str) -> int | None:
-    """How many tasks a stage has, or its last attempt, which repeats only what was lost; None if Spark does not know any more, or
-    does not tell, as Spark Connect."""
+    """How many tasks a stage has, or its last attempt, which repeats only lost tasks; None if Spark does not know any
+    more, or does not tell, like Spark Connect."""
     context = getattr(spark, "sparkContext", None)
     info = None if context is None else context.statusTracker().getStageInfo(int(action))
     return None if info is None else int(info.numTasks)

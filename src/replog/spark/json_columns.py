@@ -1,9 +1,11 @@
-"""Rows as JSON and back by Arrow's own code, a column at a time. What it can't do, it leaves to `replog.spark.json_values`.
+"""Rows as JSON and back by Arrow's own code, a column at a time. It leaves unsupported types to `replog.spark.json_values`.
 
 Rules:
-- What is made here means the same as what the slow way makes; or it is None, also for an invalid entry, which the slow way names.
-- Payloads are parsed as lines of one text. Each begins with `{`, ends with `}`, and has neither a line break nor a zero byte. So
-  wherever one ends, the parser is between two objects or has failed; and as many rows as payloads means one object in each.
+- Its result means the same as the result of the slow way; or it is None, even for an invalid entry, which the slow way
+  names.
+- Payloads are parsed as lines of one text. Each begins with `{`, ends with `}`, and has neither a line break nor a zero
+  byte. So wherever one ends, the parser is between two objects or has failed; and as many rows as payloads means one
+  object in each.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pyarrow import types
 _ESCAPED = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _CONTROL = r"[\x00-\x1f]"
 _SPECIAL = bytes(range(0x20)) + b'"\\'  # all of the above
-_DAYS = -719_162, 2_932_896  # 0001-01-01 to 9999-12-31, which is what the slow way, and others who read this, have
+_DAYS = -719_162, 2_932_896  # 0001-01-01 to 9999-12-31, the range of the slow way, and of other readers
 _US_PER_DAY = 86_400_000_000
 _BLOCK_BYTES_MIN = 1 << 16
 
@@ -65,7 +67,7 @@ def _of_floats(column: arrow.Array) -> arrow.Array | None:
     if not compute.all(compute.is_finite(column), skip_nulls=True).as_py():
         return None
     texts = column.cast(arrow.string())
-    # A whole number stays a float for those who tell both apart.
+    # A whole number stays a float for readers that tell both apart.
     is_whole = compute.match_substring_regex(texts, r"^-?[0-9]+$")
     return compute.if_else(is_whole, compute.binary_join_element_wise(texts, ".0", ""), texts)
 
@@ -114,7 +116,7 @@ class ColumnReader:
         if payloads.null_count:
             return None  # tombstones
         try:
-            # Any program may have written them: what is not UTF-8 is refused here.
+            # Any program may have written them: bytes that are not UTF-8 are refused here.
             texts = payloads.cast(arrow.string())
             are_objects = compute.and_(compute.starts_with(texts, "{"), compute.ends_with(texts, "}"))
             joined = b"\n".join(payloads.to_pylist())
@@ -153,7 +155,7 @@ def _is_plain(of_type: arrow.DataType) -> bool:
 
 
 def _parsed_type(of_type: arrow.DataType) -> arrow.DataType | None:
-    """What JSON has for a column of this type; None if that is left to the slow way."""
+    """The column type that JSON has for this type; None if that is left to the slow way."""
     if _is_plain(of_type):
         return of_type
     kinds = (types.is_decimal, types.is_date, types.is_timestamp, types.is_binary)

@@ -43,7 +43,7 @@ class JsonWriter:
         self._converts = [_writer_of(field.type) for field in schema]
 
     def texts(self, batch: arrow.RecordBatch) -> arrow.Array:
-        """One for each row. Raises `MalformedError`, with the column, for what cannot be written."""
+        """One for each row. Raises `MalformedError`, with the column, for a value that cannot be written."""
         pieces: list[Any] = []
         for name, convert, column in zip(self._names, self._converts, batch.columns, strict=True):
             texts = texts_of(column)

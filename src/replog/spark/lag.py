@@ -1,6 +1,7 @@
 """How far a stream is behind a log, for the query's progress.
 
-Closed segments that a query has not read yet are counted once, and kept: a progress costs what was appended since the last one.
+Closed segments that a query has not read yet are counted once, and kept: a progress costs only the entries appended
+since the last one.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _NS_PER_S = 1_000_000_000
 
 @attrs.frozen
 class Lag:
-    """What lies behind a position: entries, bytes of their values, and how many seconds ago the first one was sent, by its
-    writer's clock. 0 if nothing does."""
+    """The entries behind a position: their number, the bytes of their values, and how many seconds ago the first one
+    was sent, by its writer's clock. 0 if there are none."""
 
     entries: int = 0
     size_bytes: int = 0
@@ -47,7 +48,8 @@ class Backlog:
         self._size_bytes = 0
 
     async def behind(self, survey: Survey, head: LogMetadata, start: Position, now_ns: int) -> tuple[Lag, Position]:
-        """What may be read behind this position, and where to read on after it. Raises as `Survey.extents`."""
+        """The readable part behind this position, and the position to read on after it. Raises the errors of
+        `Survey.extents`."""
         self._forget(start)
         before = await self._before_closed(survey, head, start)
         last = next(reversed(self._closed), None)
@@ -83,7 +85,7 @@ class Backlog:
             self._size_bytes -= size_bytes
 
     async def _before_closed(self, survey: Survey, head: LogMetadata, start: Position) -> list[tuple[Extent, int]]:
-        """What lies before the segments that are kept."""
+        """The entries before the segments that are kept."""
         first = next(iter(self._closed), None)
         return [] if first is None or start >= Position(first, 0) else await self._measured(survey, head, start, first)
 

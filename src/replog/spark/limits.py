@@ -19,8 +19,8 @@ from replog.spark.offsets import Place
 
 
 def shares(limit: int, wanted: Sequence[int]) -> list[int]:
-    """What each of them gets of a limit: as much as it wants, or as much as any other that wants more. The first ones get one
-    more if it does not come out even."""
+    """The shares of a limit: each gets as much as it wants, or as much as any other that wants more. The first ones get
+    one more if it does not come out even."""
     got = [0] * len(wanted)
     hungry = [place for place, each in enumerate(wanted) if each > 0]
     while limit and hungry:
@@ -56,7 +56,8 @@ class Unread:
         return sum(size_bytes for _, size_bytes in self.extents)
 
     async def look(self, rows: int, size_bytes: int | None = None) -> None:
-        """Finds so many entries, and so many bytes of them, or all that may be read now. Raises as `Survey.extents`."""
+        """Finds so many entries, and so many bytes of them, or all that may be read now. Raises the errors of
+        `Survey.extents`."""
         async with aclosing(self.survey.extents(self.start, self.head)) as extents:
             async for extent in extents:
                 if self.goal is not None:
@@ -116,7 +117,7 @@ async def ends_within_bytes(logs: Sequence[Unread], limit_bytes: int) -> list[Po
 
 async def _fitting(survey: Survey, extent: Extent, wanted_bytes: int) -> int:
     """The first entry that exceeds the bytes. Found by halving: about twenty small reads for a million entries."""
-    # All before `low` fit, what reaches through `high` does not.
+    # All before `low` fit, a range through `high` does not.
     low, high = extent.first, extent.last
     async with survey.ruler(extent) as ruler:
         while low < high:

@@ -1,4 +1,4 @@
-"""What Spark's checkpoint holds of a stream: for each log, where to read on.
+"""The part of Spark's checkpoint for a stream: for each log, the position to read on from.
 
 Rules:
 - A query of one log (`log`) has the place of that log as its offset. A query of many (`logs`) has places by log, and goes on from
@@ -23,8 +23,8 @@ Offset = dict[str, Any]
 
 @attrs.frozen
 class Place:
-    """Where to read on in one log. `deletions` says how often the log was deleted, so another one of the same name is known;
-    `lost` what was trimmed away unread; `begin` where reading began, of a log that was found later."""
+    """Where to read on in one log. `deletions` says how often the log was deleted, so another one of the same name is
+    known; `lost` describes entries trimmed away unread; `begin` where reading began, of a log that was found later."""
 
     position: Position
     deletions: int | None

@@ -23,10 +23,9 @@ from replog.config import (
     ledger_password,
     load,
     option,
-    positive,
     structure,
 )
-from replog.config.structuring import parse_quorum
+from replog.config.parsing import parse_quorum
 from replog.errors import ConfigError
 from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
@@ -54,7 +53,7 @@ def _check_metastore(value: Any) -> str | None:
 
 
 def check_log(value: Any) -> str | None:
-    """What is wrong with a log's name, or None."""
+    """The fault of a log's name, or None."""
     try:
         log_key_path(value)
     except ConfigError as error:
@@ -118,12 +117,6 @@ class SparkOptions(Checked):
         "A task whose entries have at most so many bytes sends them to the driver, which writes one ledger for all of them. 0: "
         "each task writes its own.",
         at_least(0, 1 << 20),
-    )
-    commit_timeout_s: float = option(
-        120.0, "How long the driver tries to commit while bookies or the metastore can't be reached.", positive
-    )
-    sweep_grace_s: float = option(
-        86_400.0, "How old the ledgers of a job must be that never ended, before a later job deletes them.", positive
     )
 
     def contradictions(self) -> list[str]:

@@ -1,9 +1,10 @@
 """Columns of bytes as entries, without an object for each value: Arrow has them as a batch has its payloads.
 
 Rules:
-- A part of a column is what one batch may hold. A value that is larger than that is a part of its own, in a list, which the
-  writer looks at.
-- What is packed is not looked at again, so Arrow checks the column first: offsets that are out of order never reach a batch.
+- A part of a column is what one batch may hold. A value that is larger than that is a part of its own, in a list, which
+  the writer looks at.
+- Packed entries are not looked at again, so Arrow checks the column first: offsets that are out of order never reach a
+  batch.
 """
 
 from __future__ import annotations

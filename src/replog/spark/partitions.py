@@ -71,8 +71,8 @@ class PartitionWriter:
         """In a task: appends these rows to the log of its partition, and returns once all are confirmed. A partition without
         rows takes nothing over.
 
-        Raises `FencedError` if another attempt at this partition took over, or had begun after this one, or what a writer
-        raises; what was appended until then stays, and more of it may. Also what `rows` and `to_bytes` raise."""
+        Raises `FencedError` if another attempt at this partition took over, or had begun after this one, or the errors
+        of a writer; entries appended until then stay, and later ones may. Also what `rows` and `to_bytes` raise."""
         context = TaskContext.get()
         if context is None:
             raise ConfigError("this function is for tasks of Spark: give it to foreachPartition")
@@ -100,7 +100,9 @@ class PartitionWriter:
         password = self._options.password()
         try:
             with client.opened(
-                lambda within: within.write_log(name, password=password, custom=attempt.custom())
+                lambda within: within.write_log(
+                    name, password=password, options=replog.LogOptions(custom=attempt.custom())
+                )
             ) as writer:
                 client.call(lambda _: _push_all(writer, first))
                 for chunk in rest:

@@ -135,11 +135,6 @@ class ReadOptions(SparkOptions):
         "If what is to be read was trimmed away: fail, or skip it, go on at the first record there is, and say what was lost.",
         _check_on_trimmed,
     )
-    push_filters: bool | None = option(
-        None,
-        "Filters on positions, times and logs narrow what is read. Left out, they do if the session pushes filters: "
-        "spark.sql.python.filterPushdown.enabled=true.",
-    )
     min_rows_per_trigger: int | None = option(
         None, "A micro-batch waits for so many rows, at most max_trigger_delay_s.", _optional_count
     )
@@ -148,7 +143,7 @@ class ReadOptions(SparkOptions):
     )
 
     def contradictions(self) -> list[str]:
-        """What cannot be true together."""
+        """The options that contradict each other."""
         found = super().contradictions()
         if self.max_rows_per_trigger is not None and self.max_bytes_per_trigger is not None:
             found.append("max_rows_per_trigger and max_bytes_per_trigger are two limits, and Spark keeps one: give one")
@@ -193,12 +188,12 @@ class ReadOptions(SparkOptions):
 
     @property
     def shown(self) -> str:
-        """What is read, for errors."""
+        """The logs and positions to read, for errors."""
         return self.log or str(self.logs)
 
     @property
     def skips_trimmed(self) -> bool:
-        """True if what was trimmed away is left out."""
+        """True if trimmed entries are left out."""
         return self.on_trimmed == SKIP
 
     @property
@@ -222,7 +217,6 @@ class ReadOptions(SparkOptions):
     def check_stream(self) -> None:
         """Raises `ConfigError` for options that a stream does not have."""
         self._refuse("is for spark.read: a stream ends with its query (trigger(availableNow=True))", "to")
-        self._refuse("is for spark.read: Spark pushes no filters into a stream", "push_filters")
 
     def _refuse(self, why: str, *names: str) -> None:
         for name in names:

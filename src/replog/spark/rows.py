@@ -1,4 +1,4 @@
-"""Reading logs with Spark: what is read is planned on the driver, and tasks read exactly that.
+"""Reading logs with Spark: the driver plans the ranges, and tasks read exactly these.
 
 Rules:
 - A plan names ledgers and entries, all of them confirmed then (D1). A task that is retried reads the same entries again.
@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
@@ -26,6 +25,7 @@ from replog.client.entries import Batches, EntryBatch
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
 from replog.protocol.model import Position
 from replog.runtime.collector import no_collections
+from replog.runtime.loggers import logger
 from replog.spark.clients import WorkerClient
 from replog.spark.columns import Columns, check_schema, places_of, schema_of_rows
 from replog.spark.extents import CLOSING_S, Extent, Survey, each_at_once, partitioned
@@ -45,11 +45,11 @@ _CLOCK_SET_BACK_NS = 60_000_000_000
 _TRIMMED_MEANWHILE_MAX = 3
 _PUSHING_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 _Fetched = Iterator[tuple[Extent, list[EntryBatch]]]  # lists that are worth a record batch, each of one extent
-_log = logging.getLogger("replog.spark")
+_log = logger("replog.spark")
 
 
 class LogPartition(InputPartition):
-    """What one task reads: consecutive entries, maybe of several segments and logs."""
+    """The entries that one task reads: consecutive ones, maybe of several segments and logs."""
 
     def __init__(self, extents: tuple[Extent, ...]) -> None:
         super().__init__(None)
@@ -91,8 +91,8 @@ class RowReader:
         check_schema(schema, self._values, options.shown)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The partition's rows. Raises `TrimmedError` if they were trimmed since they were planned, unless that is to be skipped;
-        `EntryUnreadableError` (retry: yes, which Spark does)."""
+        """The partition's rows. Raises `TrimmedError` if they were trimmed since they were planned, unless the options
+        skip that; `EntryUnreadableError` (retry: yes, which Spark does)."""
         if not isinstance(partition, LogPartition):
             return  # Spark makes an empty one if there are none
         options = self._options
@@ -103,7 +103,7 @@ class RowReader:
                     yield from columns.record_batches(extent.log, extent.segment, wanted)
 
     def _fetched(self, worker: WorkerClient, extents: Sequence[Extent]) -> _Fetched:
-        """The entries of these extents; without those that were trimmed since they were planned, if that is to be skipped."""
+        """The entries of these extents; without those trimmed since they were planned, if the options skip that."""
         options = self._options
         while extents:
             fetched = _fetched_ahead if len(extents) > 1 else _fetched
@@ -141,7 +141,7 @@ class RowReader:
 
 
 def _behind(extents: Sequence[Extent], extent: Extent, entry_id: int) -> Sequence[Extent]:
-    """What is left of these extents behind an entry of one of them. The ones before it are done."""
+    """The rest of these extents behind an entry of one of them. The ones before it are done."""
     place = next(place for place, each in enumerate(extents) if each.ledger_id == extent.ledger_id)
     if entry_id < extents[place].last:
         return [attrs.evolve(extents[place], first=entry_id + 1), *extents[place + 1 :]]
@@ -267,7 +267,7 @@ class LogBatchReader(RowReader, DataSourceReader):
         return [pair for pair in await survey.measured(extents) if self.may_be_in_time(pair[1])]
 
     async def _extents(self, survey: Survey, name: str) -> list[Extent]:
-        """Those with entries between where reading begins and ends."""
+        """The extents with entries between the beginning and the end of reading."""
         head = await survey.head()
         if self._options.selection.is_many:
             check_values(head, self._values, self._options.values)

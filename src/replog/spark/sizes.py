@@ -38,7 +38,8 @@ class Ruler:
         self._before_bytes = None if first else 0  # what the first one of them wrote before `first`
 
     async def through(self, last: int) -> Measured:
-        """What lies from the first entry through this one, which is confirmed and not before the first. Raises as reading."""
+        """The entries and bytes from the first entry through this one, which is confirmed and not before the first.
+        Raises as reading."""
         batch = await self._batch(last)
         size_bytes = batch.ledger_bytes - await self._before()
         for end in last_of_writers(self._record, self._first, last):

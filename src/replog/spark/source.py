@@ -37,7 +37,7 @@ class ReplogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name that `format` takes."""
         return "replog"
 
     @cached_property
@@ -58,8 +58,7 @@ class ReplogDataSource(DataSource):
         from replog.spark.rows import FilteringReader, LogBatchReader, is_pushing_filters
 
         options = ReadOptions.parse(self.options)
-        pushes = is_pushing_filters() if options.push_filters is None else options.push_filters
-        return FilteringReader(options, schema) if pushes else LogBatchReader(options, schema)
+        return FilteringReader(options, schema) if is_pushing_filters() else LogBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a streaming query. Raises as `reader` does."""

@@ -1,18 +1,18 @@
 """Streams that read logs: what Spark's checkpoint holds, and how far each micro-batch goes.
 
 Rules:
-- An offset says where to read on: the position of the next entry of each log. It only grows, all entries before it are confirmed,
-  and the entries between two offsets never change: a micro-batch that is repeated reads the same entries.
-- Behind a closed ledger the offset is the beginning of the next segment. So entries that a stream has read may be trimmed. If
-  entries that it has not read are gone, the stream ends with an error, or skips them if it is told to. Then a warning and the
-  offset, and with it the query's progress, say what was lost: nothing is left out silently.
-- An offset also has the log's name, and how often it was deleted: so another log of the same name is not mistaken for it.
+- An offset says where to read on: the position of the next entry of each log. It only grows, all entries before it are
+  confirmed, and the entries between two offsets never change: a micro-batch that is repeated reads the same entries.
+- Behind a closed ledger the offset is the beginning of the next segment. So entries that a stream has read may be
+  trimmed. If entries that it has not read are gone, the stream ends with an error, or skips them if its options say so.
+  Then a warning and the offset, and with it the query's progress, report the loss: nothing is left out silently.
+- An offset also has the log's name, and how often it was deleted: so another log of the same name is not mistaken for
+  it.
 - A log that matches a pattern and is found while the query runs is read from its first record on.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 from replog import Client
 from replog.errors import ConfigError, LogNotFoundError, TrimmedError
 from replog.protocol.model import LogMetadata, Position
+from replog.runtime.loggers import logger
 from replog.spark.extents import CLOSING_S, Extent, Survey, each_at_once
 from replog.spark.lag import Backlog, Lag
 from replog.spark.limits import Unread, ends_within_bytes, shares
@@ -44,14 +45,14 @@ from replog.spark.sizes import Measured
 
 Value = TypeVar("Value")
 _TRIMMED_MEANWHILE_MAX = 3
-_log = logging.getLogger("replog.spark")
+_log = logger("replog.spark")
 
 
 class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads logs as they grow: over rolls and takeovers, from the positions in its checkpoint.
 
-    On the driver it keeps a client from call to call; in tasks it is `RowReader`. Raises `LogNotFoundError` if there is no such
-    log (yet), `TrimmedError` if something that it has not read was trimmed."""
+    On the driver it keeps a client from call to call; in tasks it is `RowReader`. Raises `LogNotFoundError` if there is
+    no such log (yet), `TrimmedError` if unread entries were trimmed."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         options.check_stream()
@@ -72,7 +73,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
                 try:
                     return await look(client)
                 except TrimmedError:
-                    continue  # amid the look: the next one begins where the log does then
+                    continue  # during the look: the next one begins where the log does then
             return await look(client)
 
         # Spark asks for the latest offset several times in each micro-batch.
@@ -149,7 +150,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return found
 
     async def _unread(self, client: Client, places: Mapping[str, Place]) -> list[Unread]:
-        """All logs that the query reads now. Those that had no entries in micro-batches for longest come first."""
+        """All logs that the query reads now. Logs that had no entries in micro-batches for longest come first."""
         names = await self._selection.found(client)
         # A log that was deleted matches no more: that its place is in the checkpoint must not be passed over.
         names = sorted({*names, *filter(self._selection.selects, places)})
@@ -198,7 +199,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
             raise ConfigError(
                 f"Spark asks for {limit!r}: a log is read up to its end, or so many rows or bytes at a time"
             )
-        # A query that is to end, at what there is now, does not wait for more.
+        # A query that ends at the present entries does not wait for more.
         may_wait = not isinstance(limit, ReadAllAvailable) and self._goals is None
         least = (self._options.min_rows_per_trigger or 0) if may_wait else 0
         if rows or least or size_bytes is not None:
@@ -226,7 +227,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return False
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say. Spark keeps one limit; a least number of rows is added to any."""
+        """The limit in the options. Spark keeps one limit; a least number of rows is added to any."""
         options = self._options
         if options.max_rows_per_trigger is not None:
             return ReadMaxRows(options.max_rows_per_trigger)
@@ -277,7 +278,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         place = self._planned.get(name) or self._found.get(name)
         start = available if place is None else max(place.position, available)
         backlog = self._backlogs.setdefault(name, Backlog())
-        lag, end = await backlog.behind(survey, head, start, client._ledgers.chance.time_ns())
+        lag, end = await backlog.behind(survey, head, start, client._opened.ledgers.entropy.time_ns())
         return name, Place(end, head.deletions), lag
 
     # -- micro-batches --------------------------------------------------------------------------------------------
@@ -321,5 +322,5 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
 
 def _lost(head: LogMetadata, start: Position, first: Position) -> str | None:
-    """What is skipped, in words for an offset."""
+    """The skipped part, in words for an offset."""
     return f"{start} to {first}" if start < first and head.resume(start) is None else None

@@ -394,8 +394,8 @@ class ValueDecoder:
                     raise MalformedError(f"{name} has other columns than the log's schema: {columns}")
                 batches = list(stream)
                 for batch in batches:
-                    # The lengths and offsets in an entry were written by somebody: an invalid one would crash the process,
-                    # not raise.
+                    # The lengths and offsets in an entry come from another program: an invalid one would crash the
+                    # process, not raise.
                     batch.validate(full=True)  # anybody may have written it
         except (arrow.ArrowException, OSError) as error:
             raise MalformedError(f"{name} is not an Arrow stream: {error}") from error

@@ -1,15 +1,18 @@
-"""Writing to logs from Spark: the writer of a batch job, and what writers do in each task.
+"""Writing to logs from Spark: the writer of a batch job, and the work of writers in each task.
 
 Rules:
-- Each attempt at a partition writes a ledger of its own, and closes it. No log names that ledger until the driver's commit
-  does, which adds those of all partitions at once (`replog.spark.committing`): rows are visible all together, or none.
-- An attempt that lost (it failed, was slower than another one, or Spark believed it dead) leaves a ledger that no log names. Its
-  custom metadata says whose it was, so it is found and swept. An attempt that fails while it can still act deletes it itself.
-- A writer is pickled: into the tasks, and for a batch job also into the process that commits. For a stream that process makes
-  a writer of its own. So everything that a commit must know is in the messages.
-- A task whose entries are small writes nothing: its message has them, and the driver writes one ledger for all such tasks next to
-  each other. What all tasks of a job send together is bounded, though no task knows how many there are (`small_bytes`).
-- A *job* is one try at writing one thing, and no name is ever used twice: it can be given up for good.
+- Each attempt at a partition writes a ledger of its own, and closes it. No log names that ledger until the driver's
+  commit does, which adds those of all partitions at once (`replog.spark.committing`): rows are visible all together, or
+  none.
+- An attempt that lost (it failed, was slower than another one, or Spark believed it dead) leaves a ledger that no log
+  names. Its custom metadata names its job, so it is found and swept. An attempt that fails while it can still act
+  deletes it itself.
+- A writer is pickled: into the tasks, and for a batch job also into the process that commits. For a stream that process
+  makes a writer of its own. So everything that a commit must know is in the messages.
+- A task whose entries are small writes nothing: its message has them, and the driver writes one ledger for all such
+  tasks next to each other. The entries that all tasks of a job send together are bounded, though no task knows how many
+  there are (`small_bytes`).
+- A *job* is one try at writing one thing, and no name is ever used twice: it can be given up permanently.
 """
 
 from __future__ import annotations
@@ -121,7 +124,7 @@ class JobWriter(DataSourceArrowWriter):
 
 
 def written_in_order(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenPartition]:
-    """In the order of the partitions. Raises `ConfigError` for what can't be committed."""
+    """In the order of the partitions. Raises `ConfigError` if this can't be committed."""
     written = [each for each in messages if isinstance(each, WrittenPartition)]
     # Spark passes None for a task that it has lost: to commit the others would leave rows out.
     if len(written) != len(messages) or len({each.job for each in written}) > 1:
@@ -262,7 +265,7 @@ async def _append_all(writer: replog.LedgerWriter, rows: Entries) -> None:
         async with receiving:
             async for payloads in receiving:
                 if isinstance(payloads, PackedPayloads):
-                    await writer.push_packed(payloads)  # leaving the writer confirms all of them
+                    await writer._entries.push_packed(payloads)  # leaving the writer confirms all of them
                 else:
                     await writer.extend(payloads)
         appended.set()

@@ -9,20 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from replog.testing.authenticator_exam import check_authenticator
-    from replog.testing.bookie_exam import check_bookie_loop
+    from replog.testing.authenticator_conformance import check_authenticator
     from replog.testing.disk import MemoryDisk, PowerLoss
     from replog.testing.faults import Call, Fault, FaultyMetastore
-    from replog.testing.history import Finding, History, judge, read_histories
-    from replog.testing.metastore_exam import check_metastore, check_metastore_leases, check_metastore_outage
-    from replog.testing.placement_exam import check_placement
-    from replog.testing.proxy import TcpProxy, Weather, serve_proxy
-    from replog.testing.sender_exam import check_sender
+    from replog.testing.history import Finding, History, check_history, read_histories
+    from replog.testing.metastore_conformance import check_metastore, check_metastore_leases, check_metastore_outage
+    from replog.testing.placement_conformance import check_placement
+    from replog.testing.proxy import NetworkConditions, TcpProxy, serve_proxy
     from replog.testing.simulating.cluster import SimulatedBookie, SimulatedCluster
     from replog.testing.simulating.faults import Faults
     from replog.testing.simulating.running import SimulationTimeoutError, simulate
-    from replog.testing.storage_exam import check_storage, check_storage_damage
-    from replog.testing.transport_exam import check_transport
+    from replog.testing.storage_conformance import check_storage, check_storage_damage
+    from replog.testing.transport_conformance import check_transport
 
 __all__ = [
     "Call",
@@ -37,34 +35,30 @@ __all__ = [
     "SimulatedCluster",
     "SimulationTimeoutError",
     "TcpProxy",
-    "Weather",
+    "NetworkConditions",
     "check_authenticator",
-    "check_bookie_loop",
     "check_metastore",
     "check_metastore_leases",
     "check_metastore_outage",
     "check_placement",
-    "check_sender",
     "check_storage",
     "check_storage_damage",
     "check_transport",
-    "judge",
+    "check_history",
     "read_histories",
     "serve_proxy",
     "simulate",
 ]
 
 _PLACES = {
-    "check_storage": "storage_exam",
-    "check_storage_damage": "storage_exam",
-    "check_metastore": "metastore_exam",
-    "check_metastore_leases": "metastore_exam",
-    "check_metastore_outage": "metastore_exam",
-    "check_transport": "transport_exam",
-    "check_authenticator": "authenticator_exam",
-    "check_placement": "placement_exam",
-    "check_bookie_loop": "bookie_exam",
-    "check_sender": "sender_exam",
+    "check_storage": "storage_conformance",
+    "check_storage_damage": "storage_conformance",
+    "check_metastore": "metastore_conformance",
+    "check_metastore_leases": "metastore_conformance",
+    "check_metastore_outage": "metastore_conformance",
+    "check_transport": "transport_conformance",
+    "check_authenticator": "authenticator_conformance",
+    "check_placement": "placement_conformance",
     "MemoryDisk": "disk",
     "PowerLoss": "disk",
     "FaultyMetastore": "faults",
@@ -72,10 +66,10 @@ _PLACES = {
     "Call": "faults",
     "serve_proxy": "proxy",
     "TcpProxy": "proxy",
-    "Weather": "proxy",
+    "NetworkConditions": "proxy",
     "History": "history",
     "read_histories": "history",
-    "judge": "history",
+    "check_history": "history",
     "Finding": "history",
     "simulate": "simulating.running",
     "Faults": "simulating.faults",

@@ -82,7 +82,7 @@ class _Inode:
         return twin
 
     def after_power_loss(self, chance: random.Random) -> _Inode:
-        """What is left after a power loss: durable content, and a random part of unsynced writes."""
+        """The content left after a power loss: the durable part, and a random part of unsynced writes."""
         survivor = _Inode()
         survivor.durable = bytearray(self.durable)
         self._keep_some(survivor.durable, chance)
@@ -216,7 +216,7 @@ class MemoryDisk(Disk):
     # -- Disk -----------------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """As `Disk.open`."""
+        """Opens a file (`Disk.open`)."""
         self.fault("open", path)
         if create:
             inode = _Inode()
@@ -229,7 +229,7 @@ class MemoryDisk(Disk):
         return self._last_fd
 
     def close(self, fd: int) -> None:
-        """As `Disk.close`."""
+        """Closes a file (`Disk.close`)."""
         self._locks.pop(fd, None)
         if self._open.pop(fd, None) is None:
             raise OSError(errno.EBADF, f"descriptor {fd} is not open")
@@ -240,14 +240,15 @@ class MemoryDisk(Disk):
         return len(self._open)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
-        """As `Disk.pread`."""
+        """Reads bytes at an offset (`Disk.pread`)."""
         path, inode = self._open[fd]
         self.fault("pread", path)
         inode.is_cached = True
         return bytes(inode.visible[offset : offset + size])
 
     def pread_cached(self, fd: int, size: int, offset: int) -> bytes:
-        """As `Disk.pread_cached`. Everything that was not dropped is in memory; `fault` may raise `BlockingIOError`."""
+        """Reads bytes from memory (`Disk.pread_cached`). Everything that was not dropped is in memory; `fault` may
+        raise `BlockingIOError`."""
         path, inode = self._open[fd]
         self.fault("pread_cached", path)
         if not inode.is_cached:
@@ -255,7 +256,7 @@ class MemoryDisk(Disk):
         return bytes(inode.visible[offset : offset + size])
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """As `Disk.pwritev`."""
+        """Writes buffers at an offset (`Disk.pwritev`)."""
         path, inode = self._open[fd]
         self.fault("pwritev", path)
         data = b"".join(buffers)[: self.write_bytes_max]
@@ -267,7 +268,7 @@ class MemoryDisk(Disk):
         return len(data)
 
     def fdatasync(self, fd: int) -> None:
-        """As `Disk.fdatasync`."""
+        """Makes a file durable (`Disk.fdatasync`)."""
         path, inode = self._open[fd]
         try:
             self.fault("fdatasync", path)
@@ -278,7 +279,7 @@ class MemoryDisk(Disk):
         inode.sync()
 
     def begin_fdatasync(self, fd: int, sync: KernelSync) -> None:
-        """As `Disk.begin_fdatasync`: done at once, and told later. `fault` hears of an "fdatasync"."""
+        """Makes a file durable at once, and reports it later (`Disk.begin_fdatasync`). `fault` hears of an "fdatasync"."""
         try:
             self.fdatasync(fd)
         except OSError as error:
@@ -287,7 +288,7 @@ class MemoryDisk(Disk):
             sync.ended_elsewhere(None)
 
     def allocate(self, fd: int, offset: int, size: int) -> None:
-        """As `Disk.allocate`."""
+        """Allocates space (`Disk.allocate`)."""
         path, inode = self._open[fd]
         self.fault("allocate", path)
         grown = max(0, offset + size - len(inode.visible))
@@ -296,17 +297,17 @@ class MemoryDisk(Disk):
         inode.write(len(inode.visible), bytes(grown))
 
     def drop_cached(self, fd: int) -> None:
-        """As `Disk.drop_cached`."""
+        """Drops a file's pages from the cache (`Disk.drop_cached`)."""
         path, inode = self._open[fd]
         self.fault("drop_cached", path)
         inode.drop_cached()
 
     def size(self, fd: int) -> int:
-        """As `Disk.size`."""
+        """The size of a file in bytes (`Disk.size`)."""
         return len(self._open[fd][1].visible)
 
     def rename(self, source: str, target: str) -> None:
-        """As `Disk.rename`."""
+        """Renames a file (`Disk.rename`)."""
         self.fault("rename", source)
         self._inode(source)
         if _parent(source) != _parent(target):
@@ -316,13 +317,13 @@ class MemoryDisk(Disk):
         self._change(_Change(source, target=target))
 
     def unlink(self, path: str) -> None:
-        """As `Disk.unlink`."""
+        """Removes a file (`Disk.unlink`)."""
         self.fault("unlink", path)
         self._inode(path)
         self._change(_Change(path, is_removal=True))
 
     def names(self, directory: str) -> list[str]:
-        """As `Disk.names`."""
+        """The names in a directory (`Disk.names`)."""
         self.fault("names", directory)
         if directory not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
@@ -331,7 +332,7 @@ class MemoryDisk(Disk):
         return sorted(name for name in below if "/" not in name)
 
     def make_directory(self, path: str) -> None:
-        """As `Disk.make_directory`."""
+        """Makes a directory (`Disk.make_directory`)."""
         self.fault("make_directory", path)
         if _parent(path) not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such directory", _parent(path))
@@ -339,7 +340,7 @@ class MemoryDisk(Disk):
             self._change(_Change(path))
 
     def sync_directory(self, path: str) -> None:
-        """As `Disk.sync_directory`."""
+        """Makes the names in a directory durable (`Disk.sync_directory`)."""
         self.fault("sync_directory", path)
         for change in self._changes:
             if change.directory == path:
@@ -347,7 +348,7 @@ class MemoryDisk(Disk):
         self._changes = [change for change in self._changes if change.directory != path]
 
     def lock(self, path: str) -> int:
-        """As `Disk.lock`."""
+        """Locks a file (`Disk.lock`)."""
         self.fault("lock", path)
         if path in self._locks.values():
             raise BlockingIOError(errno.EAGAIN, "locked", path)
@@ -359,21 +360,22 @@ class MemoryDisk(Disk):
         return fd
 
     def unlock(self, fd: int) -> None:
-        """As `Disk.unlock`."""
+        """Unlocks a file (`Disk.unlock`)."""
         self.close(fd)
 
     def free_bytes(self, path: str) -> int:
-        """As `Disk.free_bytes`."""
+        """The free bytes on the disk (`Disk.free_bytes`)."""
         self.fault("free_bytes", path)
         return self._free_bytes()
 
     def clock_s(self) -> float:
-        """As `Disk.clock_s`. Each call advances the clock by `clock_step_s`, so that nothing depends on the machine's speed."""
+        """The time in seconds (`Disk.clock_s`). Each call advances the clock by `clock_step_s`, so that nothing depends
+        on the machine's speed."""
         self._now_s += self.clock_step_s
         return self._now_s
 
     def random_bytes(self, size: int) -> bytes:
-        """As `Disk.random_bytes`, but repeatable from the seed."""
+        """Random bytes, repeatable from the seed (`Disk.random_bytes`)."""
         return self._random.randbytes(size)
 
     def _free_bytes(self) -> int:

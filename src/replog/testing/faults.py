@@ -50,9 +50,9 @@ class _Planned:
 class FaultyMetastore(Metastore):
     """Passes calls on to `inner`, except those that are to fail.
 
-    `fail_next` plans faults of coming calls. `choose(operation, key)` may return a fault for any other call; operations are
-    "create", "get", "put", "delete", "children", "values", "announce", "announced", and "elect". Announcing and electing fail
-    before anything is announced, whatever the fault. Waits never fail. `delay_s` is how long each call takes.
+    `fail_next` plans faults of coming calls. `choose(operation, key)` may return a fault for any other call; operations
+    are "create", "get", "put", "delete", "children", "values", "announce", "announced", and "elect". Announcing and
+    electing fail before anything is announced, for any fault. Waits never fail. `delay_s` is how long each call takes.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class FaultyMetastore(Metastore):
         return len(self._planned)
 
     async def create(self, key: str, value: bytes) -> int:
-        """As `Metastore.create`."""
+        """Creates a key, with faults (`Metastore.create`)."""
         return await self._change("create", key, lambda: self.inner.create(key, value))
 
     async def get(self, key: str) -> Versioned:
-        """As `Metastore.get`. Late requests for this key arrive right after it."""
+        """Reads a key, with faults (`Metastore.get`). Late requests for this key arrive right after it."""
         await self._read("get", key)
         try:
             return await self.inner.get(key)
@@ -90,46 +90,46 @@ class FaultyMetastore(Metastore):
                     await arrive()
 
     async def put(self, key: str, value: bytes, expected: int) -> int:
-        """As `Metastore.put`."""
+        """Replaces a value, with faults (`Metastore.put`)."""
         return await self._change("put", key, lambda: self.inner.put(key, value, expected))
 
     async def delete(self, key: str, expected: int | None = None) -> None:
-        """As `Metastore.delete`."""
+        """Deletes a key, with faults (`Metastore.delete`)."""
         await self._change("delete", key, lambda: self.inner.delete(key, expected))
 
     async def children(self, key: str) -> list[str]:
-        """As `Metastore.children`."""
+        """Lists the keys right below this one, with faults (`Metastore.children`)."""
         await self._read("children", key)
         return await self.inner.children(key)
 
     async def wait_changed(self, key: str, version: int | None) -> None:
-        """As `Metastore.wait_changed`; never fails by itself."""
+        """Waits for a change of the key, without faults of its own (`Metastore.wait_changed`)."""
         await self.inner.wait_changed(key, version)
 
     async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
-        """As `Metastore.wait_children_changed`; never fails by itself."""
+        """Waits for a change of the keys below, without faults of its own (`Metastore.wait_children_changed`)."""
         await self.inner.wait_children_changed(key, known)
 
     async def values(self, key: str) -> dict[str, Versioned]:
-        """As `Metastore.values`."""
+        """Reads the keys right below this one, with faults (`Metastore.values`)."""
         await self._read("values", key)
         return await self.inner.values(key)
 
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
-        """As `Metastore.announce`."""
+        """Announces a key (`Metastore.announce`)."""
         await self._begin("announce", key)
         async with self.inner.announce(key, value):
             yield
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """As `Metastore.announced`."""
+        """The announced values right below this key (`Metastore.announced`)."""
         await self._read("announced", key)
         return await self.inner.announced(key)
 
     @asynccontextmanager
     async def elect(self, key: str, candidate: bytes) -> AsyncIterator[None]:
-        """As `Metastore.elect`."""
+        """Competes for a key (`Metastore.elect`)."""
         await self._begin("elect", key)
         async with self.inner.elect(key, candidate):
             yield

@@ -1,11 +1,11 @@
-"""Histories of what the processes of a run did and saw, and a checker of what a replicated log must guarantee.
+"""Histories of a run's processes, and a checker of the guarantees of a replicated log.
 
 Each process writes its own file, one line for each event, each with one write: a process that is killed leaves a readable file,
 at worst with an incomplete last line. Times are of CLOCK_MONOTONIC, which all processes of a machine share. "invoked" is
 written before an append begins, "confirmed" after it has returned. So if the files say that one append was confirmed before
 another one was invoked, then it was so.
 
-`judge` is a pure function from histories to findings. `RULES` lists what it checks, and the rules of the protocol behind that.
+`check_history` is a pure function from histories to findings. `RULES` lists what it checks, and the protocol's rules behind that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FINDINGS_MAX = 5  # reported of each rule
 
 
 class HistoryError(ValueError):
-    """A history is impossible, whatever the log did: it was not recorded as `History` demands. Retry: no, fix the recording."""
+    """A history that no log can cause: it was not recorded as `History` demands. Retry: no, fix the recording."""
 
 
 @attrs.frozen
@@ -395,8 +395,8 @@ RULES: Mapping[str, tuple[str, Callable[[_Case], Iterator[str]]]] = {
 }
 
 
-def judge(events: Sequence[Event], final: Sequence[tuple[Position, str]]) -> list[Finding]:
-    """Check the events against the final log; return what was wrong, at most a few findings of each rule.
+def check_history(events: Sequence[Event], final: Sequence[tuple[Position, str]]) -> list[Finding]:
+    """Check the events against the final log; return the faults, at most a few of each rule.
 
     `final` is the whole log, read in the end after a takeover. An append whose process died before it returned has an unknown
     outcome. Raises `HistoryError` if the history is impossible: an append that ended without beginning, a payload used twice."""

@@ -36,7 +36,7 @@ _LINGER_NOT = struct.pack("ii", 1, 0)  # with this option, closing a socket send
 
 
 @attrs.frozen(kw_only=True)
-class Weather:
+class NetworkConditions:
     """Network conditions in one direction.
 
     Each chunk is delayed by `delay_s` and up to `jitter_s` more, never out of order. `bytes_per_s` limits the bandwidth, unless
@@ -65,14 +65,14 @@ class Weather:
         return wait_s
 
 
-CALM = Weather()
+CALM = NetworkConditions()
 
 
 class Direction:
-    """One direction of all connections: to the bookie, or to its clients. `weather` may be changed at any time."""
+    """One direction of all connections: to the bookie, or to its clients. `conditions` may be changed at any time."""
 
     def __init__(self) -> None:
-        self.weather = CALM
+        self.conditions = CALM
         self.forwarded_bytes = 0
         self._opened = trio.Event()
         self._opened.set()
@@ -88,7 +88,7 @@ class Direction:
             self._opened = trio.Event()
 
     def let_through(self) -> None:
-        """End the black hole, and forward what was held."""
+        """End the black hole, and forward the held bytes."""
         self._opened.set()
 
     async def wait_open(self) -> None:
@@ -133,9 +133,9 @@ class TcpProxy:
         self.to_bookie.swallow()
         self.to_client.swallow()
 
-    def set_weather(self, weather: Weather) -> None:
+    def set_conditions(self, conditions: NetworkConditions) -> None:
         """Set the network conditions of both directions."""
-        self.to_bookie.weather = self.to_client.weather = weather
+        self.to_bookie.conditions = self.to_client.conditions = conditions
 
     def half_close(self) -> None:
         """Send clients the end of the stream, and still accept what they send. The connections end when the clients end them."""
@@ -145,7 +145,7 @@ class TcpProxy:
     def mend(self) -> None:
         """End everything that was set, cut or swallowed."""
         self._is_cut = False
-        self.set_weather(CALM)
+        self.set_conditions(CALM)
         self.to_bookie.let_through()
         self.to_client.let_through()
 
@@ -224,7 +224,7 @@ class _Forwarded:
 
 
 class _Pump:
-    """One direction of one connection. Up to `_HELD_BYTES_MAX` of what was read wait until they are due."""
+    """One direction of one connection. Up to `_HELD_BYTES_MAX` received bytes wait until they are due."""
 
     def __init__(
         self, source: trio.SocketStream, sink: trio.SocketStream, direction: Direction, chance: random.Random
@@ -252,7 +252,7 @@ class _Pump:
         return _Ending.SOURCE_RESET if self._is_source_reset else _Ending.PEACE
 
     def finish_early(self) -> None:
-        """Read nothing more; what was read still arrives, and then the end of the stream."""
+        """Read nothing more; received bytes still arrive, and then the end of the stream."""
         self._reading.cancel()
 
     async def _read(self) -> None:
@@ -275,11 +275,11 @@ class _Pump:
             self._hold(bytes(data))
 
     def _hold(self, data: bytes) -> None:
-        weather = self.direction.weather
-        # Never before the chunk ahead: TCP delivers in order, whatever the jitter.
-        due_s = max(self._last_due_s, trio.current_time() + weather.wait_s(len(data), self._chance))
-        if weather.bytes_per_s is not None:
-            due_s += len(data) / weather.bytes_per_s
+        conditions = self.direction.conditions
+        # Never before the chunk ahead: TCP delivers in order despite jitter.
+        due_s = max(self._last_due_s, trio.current_time() + conditions.wait_s(len(data), self._chance))
+        if conditions.bytes_per_s is not None:
+            due_s += len(data) / conditions.bytes_per_s
         self._last_due_s = due_s
         self._held.append((due_s, data))
         self._held_bytes += len(data)

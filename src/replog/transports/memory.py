@@ -1,9 +1,9 @@
 """The way to a bookie in the same trio run: a function call.
 
-Rules: messages pass by reference, nothing is encoded, copied, queued or woken. `send` calls the bookie's `handle`
-before it returns, and the bookie's answers go straight to the receiver: **also before `send` returns**, in its
-caller's frame. Both ends are one program: nobody has to prove who they are. What bounds the bytes under way is the
-bookie, which refuses what it has no room for.
+Rules: messages pass by reference, they are not encoded, copied or queued, and wake no task. `send` calls the bookie's
+`handle` before it returns, and the bookie's answers go straight to the receiver: **also before `send` returns**, in its
+caller's frame. Both ends are one program: neither has to authenticate. The bookie bounds the bytes under way, and
+refuses requests beyond its room.
 """
 
 from __future__ import annotations
@@ -95,10 +95,6 @@ class _MemoryConnection(Connection):
         self._handle: Callable[[Sequence[Request], Reply], None] | None = listener.handler.handle
         self._reply: Reply = self._answered
         listener.connections[self] = None
-
-    @property
-    def shares_thread(self) -> bool:
-        return True
 
     def send(self, requests: Sequence[Request]) -> None:
         handle = self._handle

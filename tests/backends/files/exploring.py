@@ -8,10 +8,10 @@ import contextlib
 import random
 
 from replog.abc import Doubt
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.protocol.mutations import PutBatch
 from replog.testing.disk import MemoryDisk, PowerLoss
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import (
     CHANGES,
     FRESH_LEDGER,
@@ -36,7 +36,7 @@ class Explorer:
     writer that `is_fast` new journal files are allocated, those of others are filled."""
 
     def __init__(
-        self, seed: int, options: FilesOptions, *, outcomes: int, share: float = 1.0, is_fast: bool = False
+        self, seed: int, options: FilesTuning, *, outcomes: int, share: float = 1.0, is_fast: bool = False
     ) -> None:
         self._name = f"seed {seed}, journal {options.journal_dir or 'inside'}"
         self._options = options

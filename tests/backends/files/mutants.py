@@ -8,10 +8,10 @@ from types import ModuleType
 from typing import cast
 
 from replog.backends.files import checkpoint, indexing, opening, storage
+from replog.backends.files.background import Jobs
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.compaction import Rewriter
 from replog.backends.files.entry_log import EntryLogWriter
-from replog.backends.files.jobs import Jobs
 from replog.backends.files.journal import Journal
 from replog.backends.files.pool import FilePool
 from replog.backends.files.spares import Spares

@@ -19,13 +19,13 @@ from replog.backends.files.index_file import (
     unpack_index_header,
 )
 from replog.backends.files.log_file import Section
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.backends.memory import MemoryStorage
 from replog.errors import StorageError, StorageUncertainError
 from replog.protocol.mutations import DropLedger, Mutation, PutBatch, SetMarks
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.golden import crc32c_of
 
 LEDGERS = range(1, 12)
@@ -48,9 +48,9 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options_module, "JOURNAL_FILE_BYTES_MIN", 8 << 10)
 
 
-def small_options(*, elsewhere: bool) -> FilesOptions:
+def small_options(*, elsewhere: bool) -> FilesTuning:
     """Options under which files become full soon. Only below `small_files`."""
-    return FilesOptions(
+    return FilesTuning(
         journal_file_bytes=8 << 10,
         spare_files=1,
         fill_ahead_bytes=0,
@@ -80,7 +80,7 @@ class SmallStorage:
     """What stands on the disk after a clean close, and what was acknowledged."""
 
     disk: MemoryDisk
-    options: FilesOptions
+    options: FilesTuning
     acknowledged: Storage
     ends: dict[str, int] = attrs.field(factory=dict)  # where the records of the log files end, by path
     current: str = ""  # the journal file that is written

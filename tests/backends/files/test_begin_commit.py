@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 from replog.backends.disk import Disk
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.errors import StorageFailedError, StorageFullError
 from replog.protocol.mutations import Mutation, PutBatch, SetMarks
 from replog.runtime.kernel_sync import KernelSync, open_kernel_sync
 from replog.testing import check_storage
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import basics, bounds, make_batch, marks, threads
-from replog.testing.storage_exam.candidate import Candidate
-from replog.testing.storage_exam.kills import check_kills
-from replog.testing.storage_exam.life import check_life
+from replog.testing.storage_conformance import basics, bounds, make_batch, marks, threads
+from replog.testing.storage_conformance.candidate import Candidate
+from replog.testing.storage_conformance.kills import check_kills
+from replog.testing.storage_conformance.life import check_life
 from tests.runtime.test_kernel_sync import PretendedKernel
 
-OPTIONS = FilesOptions(journal_file_bytes=64 << 10)
+OPTIONS = FilesTuning(journal_file_bytes=64 << 10)
 ROOT = "/st"
 
 
@@ -40,7 +40,7 @@ def put(first: int, size_bytes: int = 100) -> list[Mutation]:
     return [PutBatch(make_batch(1, first, 1, size_bytes=size_bytes))]
 
 
-def opened(disk: Disk, options: FilesOptions = OPTIONS) -> FilesStorage:
+def opened(disk: Disk, options: FilesTuning = OPTIONS) -> FilesStorage:
     return open_storage(ROOT, options, disk=disk)
 
 
@@ -56,7 +56,7 @@ class BeginningStorage(FilesStorage):
 
     begun = 0
 
-    def __init__(self, path: str, options: FilesOptions, disk: Disk, *, background: bool) -> None:
+    def __init__(self, path: str, options: FilesTuning, disk: Disk, *, background: bool) -> None:
         super().__init__(path, options, disk, background=background)
         sync = open_kernel_sync()
         if sync is None:
@@ -86,8 +86,8 @@ CHECKS_OF_COMMITS: tuple[Callable[[Candidate], None], ...] = (
 
 
 @pytest.mark.sized
-def test_exam(tmp_path: Path, is_long: bool) -> None:
-    """In the long lane the whole exam: what does not depend on how commits end is in `test_storage.py` always."""
+def test_conformance(tmp_path: Path, is_long: bool) -> None:
+    """In the long lane the whole conformance suite: what does not depend on how commits end is in `test_storage.py` always."""
 
     def open_beginning(path: Path) -> BeginningStorage:
         return BeginningStorage(str(path), OPTIONS, Disk(), background=True)
@@ -187,7 +187,7 @@ def test_without_space_nothing_happened_and_the_storage_goes_on(sync: KernelSync
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_power_loss_keeps_what_was_ended(sync: KernelSync, seed: int) -> None:
+def test_ended_commit_survives_a_power_loss(sync: KernelSync, seed: int) -> None:
     disk = MemoryDisk(seed)
     with closing(opened(disk)) as storage:
         for first in range(seed % 3):
@@ -201,7 +201,7 @@ def test_a_power_loss_keeps_what_was_ended(sync: KernelSync, seed: int) -> None:
         assert storage.doubt().doubted_below == 0
 
 
-def test_it_leaves_to_commit_what_might_wait(sync: KernelSync) -> None:
+def test_begin_commit_refuses_work_with_possible_waits(sync: KernelSync) -> None:
     with closing(opened(MemoryDisk())) as storage:
         storage.commit(put(0))
         assert storage.begin_commit([], sync) is None
@@ -221,6 +221,6 @@ def test_it_leaves_to_commit_what_might_wait(sync: KernelSync) -> None:
 
 
 def test_batches_wait_where_the_journal_is_elsewhere(sync: KernelSync) -> None:
-    with closing(opened(MemoryDisk(), FilesOptions(journal_dir="/jn"))) as storage:
+    with closing(opened(MemoryDisk(), FilesTuning(journal_dir="/jn"))) as storage:
         assert storage.begin_commit(put(0), sync) is None
         begun(storage, sync, [SetMarks(1, b"key", 1)])(sync.outcome())  # a fence must not wait

@@ -10,14 +10,14 @@ from replog.backends.memory import MemoryStorage
 from replog.errors import StorageDamagedError
 from replog.protocol.mutations import Marks
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.small_storage import SmallStorage, commits, small_options
 from tests.backends.files.small_storage import small_files as small_files
 
 CATALOG = "/st/catalog"
 
 
-def test_catalog_unpacks_to_what_was_packed() -> None:
+def test_catalog_unpacks_to_its_packed_values() -> None:
     files = [CatalogFile(True, 3, 3, 9000), CatalogFile(False, 1, 7, 1 << 40)]
     ledgers = [(1, Marks(None, 0, -1, -1)), (2, Marks(b"", 5, 6, 7)), (1 << 40, Marks(b"key", (1 << 63) - 2, 8, 9))]
     catalog = Catalog(
@@ -87,7 +87,7 @@ def assert_is_reported(error: StorageDamagedError) -> None:
     assert "/st/catalog is an earlier one" in str(error)
 
 
-def test_marks_survive_without_the_journal_that_had_them() -> None:
+def test_marks_survive_the_loss_of_their_journal() -> None:
     made = SmallStorage(MemoryDisk(seed=3), small_options(elsewhere=False), MemoryStorage())
     storage = made.open(made.disk)
     for ledger_id in range(100, 400):

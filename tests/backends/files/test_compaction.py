@@ -9,18 +9,19 @@ from pathlib import Path
 import attrs
 import pytest
 
-from replog.abc import DropLedger, PutBatch
-from replog.backends.files import FilesOptions, FilesStorage, open_storage
+from replog.abc import DropEntries, DropLedger, PutBatch
+from replog.backends.files import FilesStorage, open_storage
 from replog.backends.files.log_file import LogFile
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.record import RECORD_HEADER_BYTES
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.small_storage import sections_of
 
-OPTIONS = FilesOptions(journal_file_bytes=64 << 10, spare_files=1, compaction_bytes_per_s=0, scrub_bytes_per_s=0)
+OPTIONS = FilesTuning(journal_file_bytes=64 << 10, spare_files=1, compaction_bytes_per_s=0, scrub_bytes_per_s=0)
 
 
-def open_on(disk: MemoryDisk, options: FilesOptions = OPTIONS) -> contextlib.closing[FilesStorage]:
+def open_on(disk: MemoryDisk, options: FilesTuning = OPTIONS) -> contextlib.closing[FilesStorage]:
     return contextlib.closing(open_storage("/st", options, disk=disk, background=False))
 
 
@@ -67,7 +68,7 @@ def test_compaction_with_nothing_to_do_writes_nothing() -> None:
             assert storage.statistics()[name] == before[name]
 
 
-def test_minor_and_major_rewrite_what_is_below_their_thresholds() -> None:
+def test_minor_and_major_rewrite_files_below_their_thresholds() -> None:
     disk = MemoryDisk()
     with open_on(disk) as storage:
         few, half, most, empty = ledgers_by_file(storage, 4)
@@ -202,6 +203,37 @@ def test_compaction_keeps_one_copy_when_stored_twice() -> None:
         assert storage.statistics()["copied_batches"] <= len(batches)
 
 
+def test_copy_is_as_new_as_its_source() -> None:
+    """A batch was damaged, and stored again. Its new copy is compacted together with an older file than the damaged one."""
+    disk, mended = MemoryDisk(), make_batch(7000, 0, 3, size_bytes=1000)
+    with open_on(disk) as storage:
+        (first,) = ledgers_by_file(storage, 1)
+        storage.commit([PutBatch(mended)])
+        (section,) = sections_of(storage, 7000)
+        damaged, ledger_id = section.file, 8000
+        while storage.statistics()["journal_files"] < 4 or file_of(storage, ledger_id) is damaged:
+            ledger_id += 1
+            storage.commit([PutBatch(make_batch(ledger_id, 0, 3, size_bytes=1000))])
+        storage.commit([PutBatch(mended)])
+        new = next(each.file for each in sections_of(storage, 7000) if each.file is not damaged)
+        others: list[int] = []
+        while storage.statistics()["journal_files"] < 6:
+            others.append(9000 + len(others))
+            storage.commit([PutBatch(make_batch(others[-1], 0, 3, size_bytes=1000))])
+        in_new = [each for each in [*range(8001, ledger_id + 1), *others] if file_of(storage, each) is new]
+        storage.commit([DropLedger(each) for each in [*first[1:], *in_new]])
+        storage.compact()
+        files = {each.file for each in sections_of(storage, 7000)}
+        assert damaged in files
+        assert new not in files, "it was not compacted"
+        path = damaged.path
+    content = disk.content(path)
+    place = bytes(content).index(mended.data)
+    content[place + 40] ^= 0xFF
+    with open_on(disk) as storage:
+        assert storage.read(7000, 1, 1, 1) == [mended]
+
+
 def test_compaction_copies_batch_of_entry_0_alone() -> None:
     """As the first append to a ledger makes it, if nobody else appends at that time."""
     disk = MemoryDisk()
@@ -216,6 +248,23 @@ def test_compaction_copies_batch_of_entry_0_alone() -> None:
         assert storage.read(1000, 0, 1, 1 << 20) == batches
     with open_on(disk) as storage:
         assert storage.read(1000, 0, 1, 1 << 20) == batches
+
+
+def test_file_stays_when_one_entry_of_very_many_does() -> None:
+    """The bytes that are needed are an estimate: by that nothing is left, and a batch is."""
+    far = 1 << 60
+    disk, kept = MemoryDisk(), make_batch(1000, far, 1)
+    with open_on(disk) as storage:
+        for batch in (make_batch(1000, 0, 1), kept):
+            storage.commit([PutBatch(batch)])
+        (ledgers,) = ledgers_by_file(storage, 1)
+        holding = file_of(storage, 1000)
+        storage.commit([DropEntries(1000, kept.stamp, 0, far - 1), *map(DropLedger, ledgers)])
+        assert holding.live_bytes == 0
+        storage.compact()
+        assert storage.read(1000, far, kept.stamp, 1) == [kept]
+    with open_on(disk) as storage:
+        assert storage.read(1000, far, kept.stamp, 1) == [kept]
 
 
 def wait_until(reached: Callable[[], bool], deadline_s: float = 30.0) -> None:

@@ -18,12 +18,12 @@ import trio
 from replog.abc import Storage
 from replog.backends.disk import Buffer, Disk
 from replog.backends.files import maintenance
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.storage import open_storage
 from replog.errors import StorageFullError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DropLedger, Mutation, PutBatch, SetMarks
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import TinyOptions, frequent_looks
 
 LEDGERS_AT_ONCE = 5
@@ -35,7 +35,7 @@ WORK = ("write", "read_at_random", "read_in_order", "look_after")
 HAPPENS = ("copied_batches", "removed_files", "journal_recycled_files", "ledger_cache_loaded_pages")
 
 
-def hurried(journal_dir: str = "") -> FilesOptions:
+def hurried(journal_dir: str = "") -> FilesTuning:
     return TinyOptions(
         journal_dir=journal_dir,
         journal_file_bytes=64 << 10,
@@ -268,7 +268,7 @@ def check(storage: Storage, crowd: Crowd) -> None:
         pytest.param("elsewhere", False, id="elsewhere-space", marks=pytest.mark.long(is_sampled=False)),
     ],
 )
-def test_every_read_is_right_whatever_the_others_do(
+def test_reads_are_right_during_any_concurrent_work(
     where: str, is_often_full: bool, tmp_path: Path, is_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "_TRY_AGAIN_S", 0.05)

@@ -12,7 +12,7 @@ from replog.backends.files.record import PAGE_BYTES
 from replog.backends.memory import MemoryStorage
 from replog.errors import StorageDamagedError, StorageUncertainError
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import FIRST_FILE, State, Workload, open_small, position_of
 
 COMMITS: list[list[Mutation]] = [

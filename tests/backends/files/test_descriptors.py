@@ -4,7 +4,7 @@ import contextlib
 
 from replog.abc import PutBatch
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import SMALL, open_small
 
 

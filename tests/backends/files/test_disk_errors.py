@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import trio
 
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.storage import FilesStorage
 from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
 from replog.protocol.mutations import DropLedger, PutBatch, SetMarks
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import (
     INSIDE,
     PROFILES,
@@ -79,7 +79,7 @@ class Injection:
 class Life:
     """A storage's life on a failing disk. What is not a named error, or is not true afterwards, fails the test."""
 
-    def __init__(self, options: FilesOptions) -> None:
+    def __init__(self, options: FilesTuning) -> None:
         self.options = options
         self.disk = MemoryDisk(SEED)
         self.workload = Workload(SEED, options)
@@ -204,7 +204,7 @@ def expect_stopped(storage: FilesStorage) -> None:
             call()
 
 
-def kinds_of_a_life(options: FilesOptions) -> Counter[str]:
+def kinds_of_a_life(options: FilesTuning) -> Counter[str]:
     """How often each kind of operation happens if nothing fails."""
     life = Life(options)
     life.injection = Injection(life.disk, "nothing", 0, 0, is_lasting=False)

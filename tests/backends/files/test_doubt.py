@@ -24,7 +24,7 @@ from replog.backends.files.replay import Replay
 from replog.backends.files.storage import FilesStorage
 from replog.errors import StorageDamagedError, StorageFailedError
 from replog.testing.disk import MemoryDisk, PowerLoss
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.small_storage import small_files as small_files
 from tests.backends.files.workload import CHANGES, FIRST_FILE, open_small, position_of, stop_at
 from tests.simulator.mutation import Mutant, Patch
@@ -101,7 +101,7 @@ def test_storage_is_in_doubt_when_it_ends_before_its_mark(lives: int, marked: in
 
 @pytest.mark.parametrize("lives", [1, GROUPS])
 @pytest.mark.parametrize("marked", [0, GROUPS])
-def test_storage_serves_what_is_around_a_flipped_bit(lives: int, marked: int) -> None:
+def test_storage_serves_entries_around_a_flipped_bit(lives: int, marked: int) -> None:
     """A later group proves that the damaged one was durable, whatever the mark says."""
     journal = Journal(lives=lives)
     everything = list(range(1, GROUPS + 1))
@@ -369,7 +369,7 @@ def test_kill_between_sync_and_mark_loses_nothing() -> None:
             assert served(storage) == list(range(1, GROUPS + 1))
 
 
-def test_group_that_was_served_after_a_kill_is_marked() -> None:
+def test_served_group_is_marked_after_a_kill() -> None:
     """The process died before it wrote the mark; the next one served the group, so that losing it is a loss."""
     journal = Journal()
     disk = journal.damaged(lambda data: None, GROUPS - 1)
@@ -452,7 +452,7 @@ def test_an_earlier_catalog_is_refused_until_the_last_is_back() -> None:
     assert open_small(disk).doubt() == Doubt()
 
 
-def test_file_of_the_catalog_that_comes_back_is_served_again() -> None:
+def test_catalog_file_is_served_again_when_it_returns() -> None:
     """A missing log file stays in the catalog, whatever happens meanwhile; the doubt stays too."""
     disk = MemoryDisk()
     storage = open_small(disk)
@@ -499,7 +499,7 @@ MUTANTS: dict[str, tuple[Patch, Callable[[], None]]] = {
     ),
     "not-marked-at-start": (
         of_opening("if mark.position < replay.sequence:", "if False:"),
-        test_group_that_was_served_after_a_kill_is_marked,
+        test_served_group_is_marked_after_a_kill,
     ),
     "doubted-too-late": (
         of_opening(
@@ -523,7 +523,7 @@ MUTANTS: dict[str, tuple[Patch, Callable[[], None]]] = {
     ),
     "gaps-pass": (
         Patch(Replay, "_replay_file", "self._note_gap(file, start, group.sequence)", "pass"),
-        lambda: test_storage_serves_what_is_around_a_flipped_bit(1, 0),
+        lambda: test_storage_serves_entries_around_a_flipped_bit(1, 0),
     ),
     "any-epoch-counts": (
         Patch(Replay, "_find_group", "if is_trusted and not header.position:", "if not header.position:"),

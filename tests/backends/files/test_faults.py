@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from replog.abc import DropLedger, PutBatch, SetMarks
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import CHANGES, SMALL, Workload, count_changes, open_small
 
 CAPACITY_BYTES = 400_000
@@ -184,7 +184,7 @@ def test_a_read_error_is_uncertainty_never_absence() -> None:
 
 def test_ten_thousand_dropped_batches_need_few_files() -> None:
     disk = MemoryDisk()
-    options = FilesOptions(journal_file_bytes=64 << 10, spare_files=2)
+    options = FilesTuning(journal_file_bytes=64 << 10, spare_files=2)
     with contextlib.closing(open_storage("/st", options, disk=disk, background=False)) as storage:
         storage.commit([SetMarks(0, b"kept", 3)])
         most = 0

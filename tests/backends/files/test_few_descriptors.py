@@ -10,7 +10,7 @@ from replog.backends.files.storage import open_storage
 from replog.errors import StorageUncertainError
 from replog.protocol.mutations import DropLedger, PutBatch
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import SMALL
 
 

@@ -10,20 +10,20 @@ import pytest
 
 from replog.abc import DropLedger, Marks, PutBatch, SetMarks
 from replog.backends.files import record
+from replog.backends.files.background_pace import no_rest
 from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog, unpack_catalog
 from replog.backends.files.directory import journal_name, write_format, write_journal_cookie
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.index import Index
 from replog.backends.files.indexing import read_directory, read_page, write_index
 from replog.backends.files.log_file import EntryLogFile, JournalFile, Location, LogFile, Section
-from replog.backends.files.pacing import no_rest
 from replog.backends.files.scanning import FoundBatch, scan_entry_log
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.proofs import prove
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.golden import FORMATS, as_hex, disk_with, files_from_hex
 from tests.backends.files.small_storage import PARTS, SmallStorage, commits, small_options
 from tests.backends.files.small_storage import small_files as small_files
@@ -56,7 +56,7 @@ def fixed_disk() -> MemoryDisk:
 def test_the_same_journal_is_written() -> None:
     disk = fixed_disk()
     with contextlib.closing(open_small(disk)) as storage:
-        storage.commit([PutBatch(FIRST), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5)])
+        storage.commit([PutBatch(FIRST), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5, revision=6)])
         storage.commit([DropLedger(9), PutBatch(SECOND)])
         storage.drop(7, 1, 0, 5)
     assert as_hex(disk.content(FIRST_FILE)) == golden("v1-journal.hex")
@@ -181,7 +181,7 @@ def _identity(found: FoundBatch) -> tuple[int, ...]:
 
 def test_the_same_catalog_is_written_and_read() -> None:
     files = [CatalogFile(True, 3, 3, 9000), CatalogFile(False, 5, 4, 70_000)]
-    ledgers = [(7, Marks(b"key", 3, 0, 2, b"proof")), (8, Marks(None, 5)), (9, Marks(b"", 0, 4, 4))]
+    ledgers = [(7, Marks(b"key", 3, 0, 2, b"proof")), (8, Marks(None, 5, revision=6)), (9, Marks(b"", 0, 4, 4))]
     catalog = Catalog(IDENTITY, 12, 6, 40, 44, 6, files, [(0, 6), (10, 11)], ledgers, DROPPED)
     packed = pack_catalog(catalog)
     assert as_hex(packed) == golden("catalog-v1.hex")
@@ -198,7 +198,7 @@ def test_headers_and_payloads_come_back() -> None:
     assert record.unpack_file_header(page[:40]) is None
     for key in (None, b"", b"a key"):
         for proof in (b"", b"proof"):
-            assert record.unpack_marks(record.pack_marks(1, key, 2, -1, proof)) == (1, key, 2, -1, proof)
+            assert record.unpack_marks(record.pack_marks(1, key, 2, -1, proof, 3)) == (1, key, 2, -1, proof, 3)
 
 
 def test_a_record_belongs_to_its_file_and_its_bookie() -> None:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replog.backends.files.caches import LedgerCache
 from replog.backends.files.index import Index
 from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
-from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import JournalFile, Location, LogFile, Section
 from replog.backends.files.stamp_sections import PageMissing
 from replog.protocol.mutations import Marks
@@ -77,7 +77,7 @@ def journal_file(number: int) -> JournalFile:
 
 
 @given(PUTS, st.permutations(range(4)), st.sets(st.integers(0, 3)), st.integers(0, 300))
-def test_page_finds_what_a_plain_list_finds(
+def test_page_finds_the_same_as_a_plain_list(
     puts: list[tuple[int, int, int, int, int]], ages: list[int], on_disk: set[int], bytes_max: int
 ) -> None:
     files = Files(puts, ages)
@@ -176,21 +176,21 @@ def test_entry_past_the_end_needs_no_page() -> None:
 
 def test_marks_and_deleted_ledgers() -> None:
     index = Index()
-    index.put_marks(1, b"key", 3, 4, proof_of(4))
-    index.put_marks(1, b"other", 2, 9, proof_of(3))
+    index.put_marks(1, b"key", 3, 4, proof_of(4), 0)
+    index.put_marks(1, b"other", 2, 9, proof_of(3), 0)
     ledger = index.ledgers[1]
     assert ledger.marks() == Marks(b"key", 3, 9, -1, proof_of(4))
     index.put_batch(1, 1, 10, 14, 2, 11, Location(journal_file(1), 0, 1, 0))
     assert (ledger.last_add_confirmed, ledger.last_entry_id) == (11, 14)
-    index.put_marks(5, None, 1, -1, b"")
+    index.put_marks(5, None, 1, -1, b"", 0)
     index.put_catalog([(0, 3), (9, 9)], ())
     assert list(index.ledgers) == [5]
-    index.put_marks(2, b"late", 1, 1, b"")
+    index.put_marks(2, b"late", 1, 1, b"", 0)
     assert list(index.ledgers) == [5]
 
 
 @given(PUTS)
-def test_section_keeps_what_its_page_would(puts: list[tuple[int, int, int, int, int]]) -> None:
+def test_section_keeps_the_same_as_its_page(puts: list[tuple[int, int, int, int, int]]) -> None:
     """A small section holds rows instead of a page, and gets a page when it grows, or when batches come out of order."""
     section = Section(journal_file(1), 1, 1, 0, -1, -1)
     page = IndexPage()
@@ -209,7 +209,7 @@ def test_section_keeps_what_its_page_would(puts: list[tuple[int, int, int, int, 
     assert section.page.columns == page.columns
 
 
-def test_batches_of_each_stamp_are_found_when_a_ledger_has_several() -> None:
+def test_batches_of_each_stamp_are_found_in_one_ledger() -> None:
     index = Index()
     files = [journal_file(number) for number in range(2)]
     places = {
@@ -280,7 +280,7 @@ def test_bytes_per_ledger(batches: int, bytes_per_ledger: int) -> None:
         index = Index()
         file = journal_file(1)
         for ledger_id in range(ledgers):
-            index.put_marks(ledger_id, ledger_id.to_bytes(20, "big"), 0, -1, b"")
+            index.put_marks(ledger_id, ledger_id.to_bytes(20, "big"), 0, -1, b"", 0)
         for number, ledger_id in itertools.product(range(batches), range(ledgers)):
             place = Location(file, (number * ledgers + ledger_id) * 300, 300, 0xC0FFEE)
             index.put_batch(ledger_id, 1, number, number, 1, number - 1, place)

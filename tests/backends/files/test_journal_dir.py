@@ -9,25 +9,26 @@ from pathlib import Path
 import pytest
 
 from replog.abc import UNBOUNDED, DropLedger, PutBatch, Storage
-from replog.backends.files import FilesOptions, FilesStorage, open_storage
+from replog.backends.files import FilesStorage, open_storage
 from replog.backends.files.catalog import unpack_catalog
 from replog.backends.files.log_file import EntryLogFile
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.scanning import scan_entry_log
 from replog.backends.memory import MemoryStorage
 from replog.errors import ConfigError, StorageIdentityError, StorageInUseError
 from replog.testing import check_storage
 from replog.testing.disk import MemoryDisk, PowerLoss
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.small_storage import ELSEWHERE, ROOT, SmallStorage, commits, small_options
 from tests.backends.files.small_storage import small_files as small_files
 from tests.backends.files.workload import count_changes, stop_at
 
 
-def options(journal: Path, flush_bytes: int = 256 << 20) -> FilesOptions:
-    return FilesOptions(journal_dir=str(journal), journal_file_bytes=64 << 10, spare_files=1, flush_bytes=flush_bytes)
+def options(journal: Path, flush_bytes: int = 256 << 20) -> FilesTuning:
+    return FilesTuning(journal_dir=str(journal), journal_file_bytes=64 << 10, spare_files=1, flush_bytes=flush_bytes)
 
 
-def opened(path: Path, wanted: FilesOptions | None = None) -> contextlib.closing[FilesStorage]:
+def opened(path: Path, wanted: FilesTuning | None = None) -> contextlib.closing[FilesStorage]:
     return contextlib.closing(open_storage(str(path), wanted))
 
 
@@ -38,7 +39,7 @@ def tree(*paths: Path) -> dict[str, bytes | None]:
 
 
 @pytest.mark.long(is_sampled=False)
-def test_exam(tmp_path: Path) -> None:
+def test_conformance(tmp_path: Path) -> None:
     def open_with_journal(path: Path) -> Storage:
         return open_storage(str(path), options(path.with_name(path.name + "-journal"), flush_bytes=128 << 10))
 
@@ -127,7 +128,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return data, journal
 
 
-def expect_refusal(error: type[Exception], match: str, data: Path, wanted: FilesOptions, *paths: Path) -> None:
+def expect_refusal(error: type[Exception], match: str, data: Path, wanted: FilesTuning, *paths: Path) -> None:
     before = tree(*paths)
     with pytest.raises(error, match=match):
         open_storage(str(data), wanted)
@@ -165,7 +166,7 @@ def test_storage_is_in_doubt_when_its_journal_was_emptied(pair: tuple[Path, Path
             assert f"{journal} has no journal file: group 1 is unreadable" in storage.doubt().reasons[0]
 
 
-def test_directory_that_holds_other_files_is_refused(tmp_path: Path) -> None:
+def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "draft.txt").write_text("years of work")
     expect_refusal(
@@ -179,7 +180,7 @@ def test_directory_that_holds_other_files_is_refused(tmp_path: Path) -> None:
 
 def test_journal_place_cannot_change(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     data, journal = pair
-    expect_refusal(ConfigError, "is in another directory: name it with journal_dir", data, FilesOptions(), tmp_path)
+    expect_refusal(ConfigError, "is in another directory: name it with journal_dir", data, FilesTuning(), tmp_path)
     with opened(tmp_path / "inside"):
         pass
     match = "is in it: open it without journal_dir"

@@ -16,10 +16,11 @@ import attrs
 import pytest
 
 from replog.abc import Storage
-from replog.backends.files import FilesOptions, open_storage
+from replog.backends.files import open_storage
+from replog.backends.files.options import FilesTuning
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, DropLedger, PutBatch, SetMarks
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.forks import Forked
 
 COUNT = 4
@@ -28,8 +29,8 @@ WIDTH = 3  # ledgers are written in turn, so many at a time
 KEPT = 9  # older ones are dropped
 
 
-def options_of(journal_dir: str) -> FilesOptions:
-    return FilesOptions(
+def options_of(journal_dir: str) -> FilesTuning:
+    return FilesTuning(
         journal_file_bytes=64 << 10,
         journal_dir=journal_dir,
         spare_files=1,

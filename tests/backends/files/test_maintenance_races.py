@@ -11,16 +11,16 @@ import attrs
 import pytest
 
 from replog.backends.dropped import EntryDroppedError
-from replog.backends.files import compaction, repair
+from replog.backends.files import compaction, index_repair
+from replog.backends.files.background_pace import Pace
+from replog.backends.files.caches import LedgerCache
 from replog.backends.files.contents import Contents
 from replog.backends.files.index import LedgerIndex
-from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import LogFile, Section
-from replog.backends.files.pacing import Pace
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.protocol.mutations import DropEntries, DropLedger, Mutation, PutBatch
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import ELSEWHERE, INSIDE, frequent_looks, open_small
 
 
@@ -159,7 +159,7 @@ def test_long_flush_is_not_started_twice() -> None:
 def test_compaction_gives_the_lock_back_between_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
     """B6, F5: a file has up to 100,000 ledgers. Commits get their turn while reads begin to find the copies, and what they
     drop meanwhile stays dropped."""
-    monkeypatch.setattr(repair, "_AT_ONCE", 1)
+    monkeypatch.setattr(index_repair, "_AT_ONCE", 1)
     disk = MemoryDisk()
     storage = open_storage("/st", attrs.evolve(INSIDE, entry_log_bytes=1 << 20, open_files_max=64), disk=disk)
     fill(storage, 8)
@@ -181,7 +181,7 @@ def test_compaction_gives_the_lock_back_between_ledgers(monkeypatch: pytest.Monk
                 storage.commit(commits[turns])
             turns += 1
 
-        repair.replace_sections(contents, files, fresh, commit_between)
+        index_repair.replace_sections(contents, files, fresh, commit_between)
 
     monkeypatch.setattr(compaction, "replace_sections", replace)
     storage.compact(is_major=True)

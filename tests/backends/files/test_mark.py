@@ -11,7 +11,7 @@ from replog.backends.files.directory import entry_log_name, journal_name
 from replog.backends.files.index_file import HEADER_BYTES, unpack_index_header
 from replog.backends.memory import MemoryStorage
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.small_storage import ROOT, SmallStorage, commits, index_is_whole, small_options
 from tests.backends.files.small_storage import small_files as small_files
 from tests.backends.files.workload import CHANGES, SMALL, open_small
@@ -79,7 +79,7 @@ def test_mark_is_right_at_every_change_of_the_disk(elsewhere: bool) -> None:
     assert max(marks) == storage._journal.current.number
 
 
-def test_start_replays_only_what_is_behind_the_mark() -> None:
+def test_start_replays_only_records_behind_the_mark() -> None:
     disk = MemoryDisk()
     storage = open_small(disk)
     batches = [make_batch(1, 2 * number, 2, size_bytes=12_000) for number in range(40)]

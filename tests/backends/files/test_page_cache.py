@@ -11,13 +11,13 @@ import attrs
 import pytest
 import trio
 
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.errors import StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, PutBatch
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import count_kinds, open_small
 
 FILE_BYTES = 64 << 10
@@ -26,8 +26,8 @@ ENTRY_BYTES = 5_000
 DELETED = Marks(fence_term=DELETED_TERM)
 
 
-def options_of(files: float, **others: object) -> FilesOptions:
-    return FilesOptions(
+def options_of(files: float, **others: object) -> FilesTuning:
+    return FilesTuning(
         journal_file_bytes=FILE_BYTES,
         page_cache_bytes=int(files * FILE_BYTES),
         fill_ahead_bytes=0,

@@ -11,7 +11,7 @@ from replog.backends.files import FilesStorage, open_storage
 from replog.backends.files.compaction import worth_compacting
 from replog.errors import StorageUncertainError
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.small_storage import sections_of
 from tests.backends.files.test_compaction import (
     OPTIONS,
@@ -40,7 +40,7 @@ def damaged_ledgers(storage: FilesStorage) -> list[int]:
     return sorted(each.ledger_id for each in storage.damage())
 
 
-def test_scrub_finds_damage_that_no_read_met() -> None:
+def test_scrub_finds_damage_before_any_read() -> None:
     disk = MemoryDisk()
     with open_on(disk) as storage:
         first, second, third = ledgers_by_file(storage, 3)

@@ -1,4 +1,4 @@
-"""The files storage on a real disk: its exam, whom a directory belongs to, forks, threads."""
+"""The files storage on a real disk: its conformance suite, whom a directory belongs to, forks, threads."""
 
 import contextlib
 import gc
@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from replog.abc import DropLedger, PutBatch, Storage
-from replog.backends.files import FilesOptions, FilesStorage, open_storage
+from replog.backends.files import FilesStorage, open_storage
+from replog.backends.files.options import FilesTuning
 from replog.errors import (
     ConfigError,
     StorageIdentityError,
@@ -21,28 +22,28 @@ from replog.errors import (
 )
 from replog.testing import check_storage
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.forks import Forked
 
-SMALL = FilesOptions(journal_file_bytes=64 << 10)
+SMALL = FilesTuning(journal_file_bytes=64 << 10)
 
 
 @pytest.mark.sized
 @pytest.mark.parametrize(
     "options",
     [
-        FilesOptions(),
+        FilesTuning(),
         pytest.param(SMALL, marks=pytest.mark.long(is_sampled=False)),
-        pytest.param(FilesOptions(journal_file_bytes=70_001, spare_files=0), marks=pytest.mark.long(is_sampled=False)),
+        pytest.param(FilesTuning(journal_file_bytes=70_001, spare_files=0), marks=pytest.mark.long(is_sampled=False)),
     ],
 )
-def test_exam(tmp_path: Path, options: FilesOptions, is_long: bool) -> None:
+def test_conformance(tmp_path: Path, options: FilesTuning, is_long: bool) -> None:
     kills, steps = (16, 300) if is_long else (4, 100)
     check_storage(lambda path: open_storage(str(path), options), tmp_path, kills=kills, steps=steps)
 
 
 @pytest.mark.long(is_sampled=False)  # what MemoryDisk does is seen in all tests of crashes
-def test_exam_on_a_disk_in_memory(tmp_path: Path) -> None:
+def test_conformance_on_a_disk_in_memory(tmp_path: Path) -> None:
     disk = MemoryDisk()
 
     def open_in_memory(path: Path) -> Storage:
@@ -53,7 +54,7 @@ def test_exam_on_a_disk_in_memory(tmp_path: Path) -> None:
     assert disk.open_count == 0
 
 
-def opened(path: Path, options: FilesOptions | None = None) -> contextlib.closing[FilesStorage]:
+def opened(path: Path, options: FilesTuning | None = None) -> contextlib.closing[FilesStorage]:
     return contextlib.closing(open_storage(str(path), options))
 
 
@@ -152,8 +153,8 @@ def test_journal_file_of_another_bookie_is_refused(tmp_path: Path) -> None:
 )
 def test_impossible_options(tmp_path: Path, name: str, least: float) -> None:
     with pytest.raises(ConfigError, match=f"^{name}="):
-        FilesOptions(**{name: least - 1})  # type: ignore[arg-type]
-    with opened(tmp_path, FilesOptions(**{name: least})) as storage:  # type: ignore[arg-type]
+        FilesTuning(**{name: least - 1})  # type: ignore[arg-type]
+    with opened(tmp_path, FilesTuning(**{name: least})) as storage:  # type: ignore[arg-type]
         storage.commit([PutBatch(make_batch(1, 0, 4, size_bytes=30_000))])
         storage.commit([PutBatch(make_batch(2, 0, 4, size_bytes=30_000))])
         storage.compact(is_major=True)
@@ -163,21 +164,21 @@ def test_impossible_options(tmp_path: Path, name: str, least: float) -> None:
 
 def test_options_have_upper_bounds_too() -> None:
     for name in ("minor_compaction_threshold", "major_compaction_threshold"):
-        assert getattr(FilesOptions(**{name: 1.0}), name) == 1.0  # type: ignore[arg-type]
+        assert getattr(FilesTuning(**{name: 1.0}), name) == 1.0  # type: ignore[arg-type]
         for wrong in (1.01, float("nan")):
             with pytest.raises(ConfigError, match=name):
-                FilesOptions(**{name: wrong})  # type: ignore[arg-type]
+                FilesTuning(**{name: wrong})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="scrub_interval_s"):
-        FilesOptions(scrub_interval_s=float("nan"))
+        FilesTuning(scrub_interval_s=float("nan"))
     with pytest.raises(ConfigError, match="under 1 TiB"):
-        FilesOptions(journal_file_bytes=1 << 40)
+        FilesTuning(journal_file_bytes=1 << 40)
     with pytest.raises(ConfigError, match="needs a directory"):
         open_storage("")
 
 
 def test_interval_may_be_infinite(tmp_path: Path) -> None:
     for_ever = float("inf")
-    options = FilesOptions(
+    options = FilesTuning(
         minor_compaction_interval_s=for_ever, major_compaction_interval_s=for_ever, scrub_interval_s=for_ever
     )
     with opened(tmp_path, options) as storage:
@@ -224,7 +225,7 @@ def test_close_joins_the_thread_and_closes_every_file(tmp_path: Path) -> None:
 
 
 def test_files_are_recycled_and_a_small_storage_stays_small(tmp_path: Path) -> None:
-    options = FilesOptions(journal_file_bytes=256 << 10, spare_files=1)
+    options = FilesTuning(journal_file_bytes=256 << 10, spare_files=1)
     with opened(tmp_path, options) as storage:
         for ledger_id in range(300):
             storage.commit([PutBatch(make_batch(ledger_id, 0, 4, size_bytes=10_000)), DropLedger(ledger_id - 3)])
@@ -237,7 +238,7 @@ def test_files_are_recycled_and_a_small_storage_stays_small(tmp_path: Path) -> N
 
 
 def test_more_files_than_may_be_open(tmp_path: Path) -> None:
-    options = FilesOptions(journal_file_bytes=64 << 10, open_files_max=2)
+    options = FilesTuning(journal_file_bytes=64 << 10, open_files_max=2)
     batches = [make_batch(1, 4 * number, 4, size_bytes=5000) for number in range(40)]
     for reopened in (False, True):
         with opened(tmp_path, options) as storage:
@@ -276,7 +277,7 @@ def _is_journal_in(directory: Path, fd: str) -> bool:
         return False
 
 
-def test_reads_from_files_that_are_recycled_meanwhile(tmp_path: Path) -> None:
+def test_reads_from_files_survive_their_recycling(tmp_path: Path) -> None:
     done = threading.Event()
     counts = {"found": 0, "absent": 0}
     faults = []
@@ -291,7 +292,7 @@ def test_reads_from_files_that_are_recycled_meanwhile(tmp_path: Path) -> None:
                     raise
                 counts["found" if found else "absent"] += 1
 
-    with opened(tmp_path, FilesOptions(journal_file_bytes=64 << 10, open_files_max=1)) as storage:
+    with opened(tmp_path, FilesTuning(journal_file_bytes=64 << 10, open_files_max=1)) as storage:
         readers = [threading.Thread(target=read_on, args=(storage,)) for _ in range(2)]
         for reader in readers:
             reader.start()

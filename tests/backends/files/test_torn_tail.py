@@ -4,7 +4,7 @@ Processes are killed here: a clean `close` leaves a catalog that knows the last 
 
 from replog.abc import Doubt, DropLedger, PutBatch
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.workload import FIRST_FILE, open_small, position_of
 
 SIZE_BYTES = 2000

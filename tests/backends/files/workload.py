@@ -11,16 +11,16 @@ import attrs
 
 from replog.abc import Doubt, Storage
 from replog.backends.dropped import EntryDroppedError
-from replog.backends.files import pacing
-from replog.backends.files.options import FilesOptions
+from replog.backends.files import background_pace
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DropEntries, DropLedger, Mutation, PutBatch, SetMarks
 from replog.testing.disk import MemoryDisk, PowerLoss
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
-SMALL = FilesOptions(journal_file_bytes=64 << 10, spare_files=1, fill_ahead_bytes=16 << 10, open_files_max=2)
+SMALL = FilesTuning(journal_file_bytes=64 << 10, spare_files=1, fill_ahead_bytes=16 << 10, open_files_max=2)
 CHANGES = {"pwritev", "fdatasync", "sync_directory", "rename", "unlink", "make_directory", "allocate"}
 LEDGERS = range(1, 4)
 FRESH_LEDGER = 10_000  # from here on: of what is committed after a crash, to see that it goes on
@@ -30,7 +30,7 @@ State = tuple[object, ...]
 
 
 @attrs.frozen
-class TinyOptions(FilesOptions):
+class TinyOptions(FilesTuning):
     """Options so small that everything happens within a few hundred KiB: an entry log has a few batches, and the ledger
     cache holds hardly a page."""
 
@@ -38,7 +38,7 @@ class TinyOptions(FilesOptions):
         """Nothing is too small."""
 
 
-def tiny(*, journal_dir: str = "") -> FilesOptions:
+def tiny(*, journal_dir: str = "") -> FilesTuning:
     return TinyOptions(
         journal_file_bytes=64 << 10,
         journal_dir=journal_dir,
@@ -62,22 +62,22 @@ PROFILES = {"inside": INSIDE, "elsewhere": ELSEWHERE}
 @contextmanager
 def frequent_looks() -> Iterator[None]:
     """Compaction and scrubbing look after other work every few batches, and not every few MiB."""
-    before = pacing._STRETCH_BYTES
-    pacing._STRETCH_BYTES = 16 << 10
+    before = background_pace._STRETCH_BYTES
+    background_pace._STRETCH_BYTES = 16 << 10
     try:
         yield
     finally:
-        pacing._STRETCH_BYTES = before
+        background_pace._STRETCH_BYTES = before
 
 
-def open_small(disk: MemoryDisk, options: FilesOptions = SMALL) -> FilesStorage:
+def open_small(disk: MemoryDisk, options: FilesTuning = SMALL) -> FilesStorage:
     return open_storage("/st", options, disk=disk, background=False)
 
 
 class Workload:
     """Random commits and maintenance, what was acknowledged, and what must be there after a crash."""
 
-    def __init__(self, seed: int, options: FilesOptions = SMALL) -> None:
+    def __init__(self, seed: int, options: FilesTuning = SMALL) -> None:
         self.chance = random.Random(seed)
         self.options = options
         self.may_doubt = False  # something worse than a crash happens

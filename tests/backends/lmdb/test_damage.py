@@ -12,14 +12,15 @@ import lmdb
 import pytest
 
 from replog.abc import UNBOUNDED, Damage, DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import LMDBStorageOptions, open_storage, records
+from replog.backends.lmdb import open_storage, records
+from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.errors import StorageError, StorageUncertainError
 from replog.protocol.digest import DigestType
 from replog.protocol.mutations import DELETED_TERM, Marks
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.forks import run
 
-OPTIONS = LMDBStorageOptions(map_bytes=1 << 20)
+OPTIONS = LMDBStorageTuning(map_bytes=1 << 20)
 BATCHES = [
     make_batch(1, 0, 3, size_bytes=40),
     make_batch(1, 3, 3, size_bytes=4000),
@@ -74,7 +75,7 @@ def test_damage_is_found_in_the_background(tmp_path: Path) -> None:
     fill(tmp_path)
     key = records.batch_key(BATCHES[1])
     rewrite(tmp_path, key, records.seal(key, BATCHES[1].data)[:-1])
-    options = LMDBStorageOptions(map_bytes=1 << 20, scrub_interval_s=0.05, scrub_bytes_per_s=0)
+    options = LMDBStorageTuning(map_bytes=1 << 20, scrub_interval_s=0.05, scrub_bytes_per_s=0)
     with contextlib.closing(open_storage(str(tmp_path), options)) as storage:
         deadline = time.monotonic() + 30
         while not storage.damage() and time.monotonic() < deadline:
@@ -96,17 +97,18 @@ def test_garbage_of_a_deleted_ledger_is_not_damage(tmp_path: Path) -> None:
         assert storage.statistics()["deleted_ledgers_to_remove"] == 0
 
 
-EXAM = """
-# Damage to LMDB's own pages may stop the storage, and so the exam. Nothing is removed in the background, so that the file's
+CONFORMANCE = """
+# Damage to LMDB's own pages may stop the storage, and so the suite. Nothing is removed in the background, so that the file's
 # layout, and so what is damaged, does not depend on who comes first.
 import sys
 from pathlib import Path
 import lmdb
-from replog.backends.lmdb import LMDBStorageOptions, maintenance, open_storage
+from replog.backends.lmdb import maintenance, open_storage
+from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.errors import StorageFailedError
 from replog.testing import check_storage_damage
 
-options = LMDBStorageOptions(map_bytes=1 << 20)
+options = LMDBStorageTuning(map_bytes=1 << 20)
 maintenance.Maintenance.start = lambda self: None
 try:
     check_storage_damage(lambda path: open_storage(str(path), options), Path(sys.argv[1]), sample=8, seed=int(sys.argv[2]))
@@ -120,10 +122,10 @@ except (StorageFailedError, AssertionError) as error:
 
 
 @pytest.mark.parametrize("seed", [7, pytest.param(8, marks=pytest.mark.long(is_sampled=False))])
-def test_exam_of_damage(tmp_path: Path, seed: int) -> None:
-    """In a process of its own: damage to LMDB's own pages may end it, or stop the storage, and so the exam. But nothing
+def test_conformance_of_damage(tmp_path: Path, seed: int) -> None:
+    """In a process of its own: damage to LMDB's own pages may end it, or stop the storage, and so the suite. But nothing
     that is wrong or denied."""
-    done = run([sys.executable, "-c", EXAM, str(tmp_path), str(seed)], timeout=240)
+    done = run([sys.executable, "-c", CONFORMANCE, str(tmp_path), str(seed)], timeout=240)
     assert done.returncode <= 0, done.stderr
 
 

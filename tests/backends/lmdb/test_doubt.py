@@ -13,7 +13,8 @@ import lmdb
 import pytest
 
 from replog.abc import UNBOUNDED, Doubt, DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import LMDBStorage, LMDBStorageOptions, open_storage, records, vouching
+from replog.backends.lmdb import LMDBStorage, open_storage, records, vouching
+from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.backends.lmdb.pages import Pages, _Counts
 from replog.errors import (
     StorageError,
@@ -25,9 +26,9 @@ from replog.errors import (
 from replog.protocol.mutations import DELETED_TERM, Marks
 from replog.runtime import lmdb_file
 from replog.runtime.lmdb_file import META_PAGES, check_data_file, read_meta
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
-OPTIONS = LMDBStorageOptions(map_bytes=1 << 20)
+OPTIONS = LMDBStorageTuning(map_bytes=1 << 20)
 PAGE = 4096
 LEDGERS = range(1, 25)
 FENCED = range(100, 140)
@@ -130,7 +131,7 @@ def test_storage_vouches_after_a_close_and_after_a_kill(path: Path, tmp_path: Pa
         assert storage.marks(200) == Marks(None, 1)
 
 
-def test_commit_that_changes_nothing_moves_no_mark(path: Path) -> None:
+def test_empty_commit_moves_no_mark(path: Path) -> None:
     with opened(path) as storage:
         for _ in range(3):
             storage.commit([])
@@ -269,7 +270,7 @@ def test_flipped_bit_anywhere_is_never_absence(whole: Path, tmp_path: Path, seed
         judge_in_child(path)
 
 
-def test_key_of_a_lone_fence_that_was_damaged_is_a_loss(path: Path) -> None:
+def test_damaged_key_of_a_lone_fence_counts_as_loss(path: Path) -> None:
     """Nothing else tells of such a ledger: its checksum is under the key of another one now."""
     with lmdb.open(str(path)) as environment, environment.begin(write=True) as transaction:
         value = transaction.pop(records.id_key(records.LEDGER, 139))
@@ -338,7 +339,7 @@ def lose_leaf(data: Path) -> int:
     return leaves[len(leaves) // 2] * PAGE
 
 
-def test_torn_page_that_is_found_later_is_a_loss_from_then_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torn_page_counts_as_loss_once_it_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk at the opening ends before it; LMDB meets it. The next opening walks all of it, and makes a new file."""
     monkeypatch.setattr(vouching, "PAGES_MAX", 3)
     zero(path / "data.mdb", lose_leaf(path / "data.mdb"), PAGE)

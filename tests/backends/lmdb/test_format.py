@@ -16,7 +16,7 @@ from replog.errors import StorageUncertainError
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.mutations import DELETED_TERM
 from replog.protocol.proofs import prove
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
 FORMATS = Path(__file__).parents[2] / "formats"
 GOLDEN_RECORDS = FORMATS / "lmdb-storage-v1-records.hex"
@@ -46,7 +46,9 @@ def make(directory: Path, text: str) -> None:
 def write_storage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replog.backends.lmdb.opening.new_bookie_id", lambda disk, expected, path: BOOKIE_ID)
     with contextlib.closing(open_storage(str(directory))) as storage:
-        storage.commit([PutBatch(FIRST), PutBatch(THIRD), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5)])
+        storage.commit(
+            [PutBatch(FIRST), PutBatch(THIRD), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5, revision=6)]
+        )
         storage._maintenance.stop()  # so that what is left of ledger 10 stays
         storage.commit([PutBatch(make_batch(10, 0, 1))])
         storage.commit([DropLedger(9), DropLedger(10), PutBatch(SECOND)])
@@ -68,7 +70,7 @@ def test_the_golden_bytes_are_read(tmp_path: Path) -> None:
         assert storage.read(7, 0, 1, 10_000) == [FIRST, THIRD]
         assert storage.read(7, 2, 2, 10_000) == [SECOND]
         assert storage.marks(7) == Marks(b"key", 3, 0, 9, PROOF)
-        assert storage.marks(8) == Marks(None, 5)
+        assert storage.marks(8) == Marks(None, 5, revision=6)
         with pytest.raises(StorageUncertainError, match="dropped"):
             storage.read(11, 5, 1, 1)
         for ledger_id in (9, 10):
@@ -87,6 +89,7 @@ def test_values_come_back() -> None:
         Marks(None, 1, 2, 3, b"proof"),
         Marks(b"key", 1, 2, 3, b"proof"),
         Marks(b"key", DELETED_TERM, -1, (1 << 63) - 1),
+        Marks(b"key", 1, 2, 3, b"proof", 7),
     ):
         assert records.unpack_marks(records.pack_marks(marks)) == marks
     series = Series(5, False, [(0, 9, 1), (3, (1 << 63) - 1, 1 << 31)])

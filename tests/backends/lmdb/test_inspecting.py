@@ -10,11 +10,11 @@ import lmdb
 import pytest
 
 from replog.abc import DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import open_storage
+from replog.backends.lmdb import inspecting, open_storage
 from replog.backends.lmdb.inspecting import inspect_ledger, inspect_storage
 from replog.errors import EntryNotFoundError, StorageDamagedError, StorageIdentityError, StorageUncertainError
 from replog.runtime.lmdb_file import check_data_file
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.forks import Forked
 
 SECRET = b"a secret that nobody may see"
@@ -129,8 +129,8 @@ def test_data_file_of_another_bookie_is_reported(tmp_path: Path) -> None:
 WRITER = """
 import os, sys
 from replog.abc import DropLedger, PutBatch
-from replog.backends.lmdb import open_storage
-from replog.testing.storage_exam import make_batch
+from replog.backends.lmdb import inspecting, open_storage
+from replog.testing.storage_conformance import make_batch
 storage = open_storage(sys.argv[1])
 parent = os.getppid()
 at = 0
@@ -166,3 +166,18 @@ def test_a_running_bookie(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path), readonly=True, lock=False) as environment:
         assert environment.stat()["entries"] > 0
     assert os.path.exists(tmp_path / "lock.mdb")
+
+
+def test_reading_goes_on_when_a_running_bookie_enlarges_the_map(tmp_path: Path) -> None:
+    grow = (
+        f"import lmdb; environment = lmdb.open({str(tmp_path)!r}, map_size=1 << 26)\n"
+        "with environment.begin(write=True) as transaction:\n"
+        "    for number in range(300): transaction.put(b'%d' % number, bytes(100_000))"
+    )
+    lmdb.open(str(tmp_path), map_size=1 << 20).close()
+    with lmdb.open(str(tmp_path), readonly=True) as environment:
+        subprocess.run([sys.executable, "-c", grow], timeout=60, check=True)
+        with pytest.raises(lmdb.MapResizedError):
+            environment.begin()
+        with inspecting._begin(environment) as transaction:
+            assert transaction.stat()["entries"] == 300

@@ -11,24 +11,26 @@ from pathlib import Path
 import pytest
 
 from replog.abc import Doubt
-from replog.backends.lmdb import LMDBStorageOptions, maintenance, open_storage
+from replog.backends.lmdb import maintenance, open_storage
+from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.protocol.mutations import DELETED_TERM
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.forks import Forked
 
 COUNT = 4
 SIZE_BYTES = 1500
 KEPT = 4  # ledgers, before the one that is written
-OPTIONS = LMDBStorageOptions(map_bytes=1 << 20)  # so that it grows again and again
+OPTIONS = LMDBStorageTuning(map_bytes=1 << 20)  # so that it grows again and again
 
 # Appends to one ledger after the other, drops old ones, fences as it goes; says on standard output what is durable.
 WRITER = f"""
 import os, sys
 from replog.abc import DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import LMDBStorageOptions, open_storage
-from replog.testing.storage_exam import make_batch
+from replog.backends.lmdb import open_storage
+from replog.backends.lmdb.options import LMDBStorageTuning
+from replog.testing.storage_conformance import make_batch
 
-storage = open_storage(sys.argv[1], LMDBStorageOptions(map_bytes={OPTIONS.map_bytes}))
+storage = open_storage(sys.argv[1], LMDBStorageTuning(map_bytes={OPTIONS.map_bytes}))
 ledger_id = max(storage.ledger_ids(), default=0) + 1
 while True:
     for first in range(0, 40, {COUNT}):
@@ -102,7 +104,7 @@ DROPPER = """
 import sys
 from replog.abc import DropLedger, PutBatch, SetMarks
 from replog.backends.lmdb import maintenance, open_storage
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
 maintenance._REST_FACTOR = 1e6
 storage = open_storage(sys.argv[1])

@@ -1,7 +1,7 @@
 """What was committed last, in memory: only what follows without a gap is given together."""
 
 from replog.backends.lmdb.recent import RecentBatches
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
 
 def test_read_returns_following_batches_while_they_fit() -> None:
@@ -23,6 +23,14 @@ def test_striped_batch_is_returned_alone() -> None:
     recent.add(batches)
     assert recent.read(1, 4, 1, 1 << 20) == [batches[1]]
     assert recent.read(1, 5, 1, 1 << 20) == []
+
+
+def test_next_gathering_does_not_follow_a_striped_batch() -> None:
+    """The others of its own gathering are between them (W1), if that has 10 entries: 0, 3, 6, 9, then 1, 4, 7, then 2, 5, 8."""
+    recent = RecentBatches()
+    batches = [make_batch(1, 0, 4, stride=3), make_batch(1, 10, 1, stride=3)]
+    recent.add(batches)
+    assert recent.read(1, 0, 1, 1 << 20) == batches[:1]
 
 
 def test_oldest_batches_are_forgotten_but_not_stored_again() -> None:

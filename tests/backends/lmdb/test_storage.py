@@ -21,6 +21,7 @@ import replog
 from replog.abc import DropLedger, Marks, PutBatch, SetMarks
 from replog.backends.lmdb import LMDBStorage, LMDBStorageOptions, maintenance, open_storage
 from replog.backends.lmdb.opening import RESERVE_BYTES
+from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.errors import (
     ConfigError,
     StorageDamagedError,
@@ -30,11 +31,11 @@ from replog.errors import (
 )
 from replog.protocol.mutations import DELETED_TERM
 from replog.registry import Registry
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests import forks
 from tests.forks import Forked
 
-SMALL = LMDBStorageOptions(map_bytes=1 << 20)
+SMALL = LMDBStorageTuning(map_bytes=1 << 20)
 
 
 def opened(path: Path, options: LMDBStorageOptions | None = None) -> contextlib.closing[LMDBStorage]:
@@ -49,7 +50,9 @@ def large(ledger_id: int, number: int, size_bytes: int = 50_000) -> PutBatch:
 
 
 def test_the_registry_opens_it_by_url(tmp_path: Path) -> None:
-    with contextlib.closing(Registry(load_installed=False).open_storage(f"lmdb:{tmp_path}?map_bytes=2MiB")) as storage:
+    with contextlib.closing(
+        Registry(load_installed=False).open_storage(f"lmdb:{tmp_path}?map_bytes_max=2MiB")
+    ) as storage:
         assert isinstance(storage, LMDBStorage)
         assert storage.statistics()["map_bytes"] == 2 << 20
 
@@ -90,7 +93,7 @@ def test_a_data_file_of_another_bookie_is_refused(tmp_path: Path) -> None:
         open_storage(str(tmp_path / "one"))
 
 
-def test_a_data_file_that_is_missing_or_foreign_is_damage(tmp_path: Path) -> None:
+def test_missing_or_foreign_data_file_counts_as_damage(tmp_path: Path) -> None:
     open_storage(str(tmp_path)).close()
     (tmp_path / "data.mdb").unlink()
     with pytest.raises(StorageDamagedError, match=r"data\.mdb is missing"):
@@ -121,10 +124,10 @@ def test_unknown_format_file_is_refused(tmp_path: Path, change: dict[str, object
         open_storage(str(tmp_path))
 
 
-@pytest.mark.parametrize("options", [{"map_bytes": 1000}, {"map_bytes_max": 1 << 50}, {"map_bytes_max": 2 << 20}])
+@pytest.mark.parametrize("options", [{"map_bytes": 1000}, {"map_bytes_max": 1 << 50}, {"map_bytes": 2 << 40}])
 def test_impossible_options(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
-        LMDBStorageOptions(**options)  # type: ignore[arg-type]
+        LMDBStorageTuning(**options)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="needs a directory"):
         open_storage("")
 
@@ -166,7 +169,7 @@ def test_the_map_grows_while_others_read(tmp_path: Path) -> None:
 
 
 def test_a_full_map_keeps_nothing_and_goes_on_after_a_deletion(tmp_path: Path) -> None:
-    options = LMDBStorageOptions(map_bytes=1 << 20, map_bytes_max=4 << 20)
+    options = LMDBStorageTuning(map_bytes=1 << 20, map_bytes_max=4 << 20)
     with opened(tmp_path, options) as storage:
         stored = 0
         with pytest.raises(StorageFullError, match=r"is full at 4.* bytes, of map_bytes_max=4194304"):
@@ -196,8 +199,8 @@ def test_a_full_map_keeps_nothing_and_goes_on_after_a_deletion(tmp_path: Path) -
         assert storage.marks(399) == Marks(b"key" * 30, 2)
 
 
-def test_free_bytes_is_what_map_and_disk_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(tmp_path, LMDBStorageOptions(map_bytes=1 << 20, map_bytes_max=1 << 30)) as storage:
+def test_free_bytes_cover_the_map_and_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path, LMDBStorageTuning(map_bytes=1 << 20, map_bytes_max=1 << 30)) as storage:
         monkeypatch.setattr(storage._transactions, "disk_free_bytes", lambda: 1 << 40)
         before = storage.free_bytes()
         assert before is not None
@@ -217,7 +220,7 @@ import resource, signal, sys
 from replog.abc import PutBatch, SetMarks
 from replog.backends.lmdb import open_storage
 from replog.errors import StorageFullError
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 storage = open_storage(sys.argv[1])
@@ -285,11 +288,12 @@ def test_dead_readers_do_not_keep_old_pages(tmp_path: Path) -> None:
 NO_ADDRESSES = """
 import resource, sys
 from replog.abc import PutBatch, SetMarks
-from replog.backends.lmdb import LMDBStorageOptions, open_storage
+from replog.backends.lmdb import open_storage
+from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.errors import StorageFullError
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
-storage = open_storage(sys.argv[1], LMDBStorageOptions(map_bytes=64 << 20))
+storage = open_storage(sys.argv[1], LMDBStorageTuning(map_bytes=64 << 20))
 batches = [make_batch(1, 4 * at, 4, size_bytes=1 << 20) for at in range(40)]
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))

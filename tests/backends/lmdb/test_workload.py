@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from replog.abc import DropLedger, Mutation, PutBatch, SetMarks, Storage
-from replog.backends.lmdb import LMDBStorageOptions, open_storage
+from replog.backends.lmdb import open_storage
+from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
-TINY = LMDBStorageOptions(map_bytes=1 << 20)
+TINY = LMDBStorageTuning(map_bytes=1 << 20)
 
 
 class Twins:
@@ -83,7 +84,7 @@ class Twins:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_storage_does_what_memory_storage_does(tmp_path: Path, seed: int) -> None:
+def test_storage_agrees_with_the_memory_storage(tmp_path: Path, seed: int) -> None:
     twins = Twins(tmp_path, seed)
     try:
         for _ in range(100):

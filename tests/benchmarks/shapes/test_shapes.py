@@ -40,7 +40,7 @@ async def test_a_ledger_gets_the_requested_number_of_entries(tmp_path: Path, ent
         assert (writer.last_add_confirmed, writer.length_bytes) == (entries - 1, 3 * entries)
 
 
-async def test_a_takeover_that_lost_what_was_confirmed_is_not_measured(tmp_path: Path) -> None:
+async def test_takeover_with_lost_entries_is_not_measured(tmp_path: Path) -> None:
     async with client_at(tmp_path) as client:
         async with client.write_log("benchmark") as log:
             await fill(log, 3, 7)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_only_replogs_code_and_what_it_calls_count() -> None:
+def test_only_replogs_code_and_its_callees_count() -> None:
     quorum = Quorum(3, 3, 2)
     quorum.is_covered(0b11)  # it makes its write sets when it is first asked
     with counting() as none:

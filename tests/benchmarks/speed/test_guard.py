@@ -16,7 +16,8 @@ from benchmarks.speed.cases import CASES
 from benchmarks.speed.lines import ANY_PYTHON, PYTHON, Line, judge
 from benchmarks.speed.ratios import RATIOS
 from benchmarks.speed.setting import Figures
-from replog.client.ledger_writer import LedgerWriter
+from replog.client.backlog import Backlog
+from replog.client.pacing import Pacing
 from replog.protocol import batch
 from replog.protocol.batch import Batch, build
 
@@ -64,8 +65,8 @@ def worse_than(before: Figures, name: str) -> set[str]:
 @untraced
 def test_one_more_call_for_each_entry_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = program.measure("push")
-    push_nowait = LedgerWriter.push_nowait
-    monkeypatch.setattr(LedgerWriter, "push_nowait", lambda self, data: push_nowait(self, data))
+    admit = Backlog.admit
+    monkeypatch.setattr(Backlog, "admit", lambda self, data: admit(self, data))
     assert worse_than(before, "push") == {"calls", "instructions"}
     assert worse_than(program.measure("push"), "push") == set()
 
@@ -99,13 +100,13 @@ def test_one_more_copy_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 @untraced
 def test_one_more_turn_of_a_task_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = program.measure("append")
-    lead = LedgerWriter.lead
+    lead = Pacing._lead
 
-    async def slower(self: LedgerWriter, entry_id: int, entries: int) -> None:
+    async def slower(self: Pacing, entry_id: int, entries: int, *, is_now: bool) -> None:
         await trio.lowlevel.checkpoint()
-        await lead(self, entry_id, entries)
+        await lead(self, entry_id, entries, is_now=is_now)
 
-    monkeypatch.setattr(LedgerWriter, "lead", slower)
+    monkeypatch.setattr(Pacing, "_lead", slower)
     assert "steps" in worse_than(before, "append")
 
 
@@ -119,7 +120,7 @@ def drawn(file: Path, **figures: float) -> list[str]:
 
 
 @untraced
-def test_slower_path_fails_and_tells_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slower_path_fails_and_names_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = program.measure("wire-add")
     arguments = drawn(tmp_path / "lines.toml", **{**figures, "calls": figures["calls"] / 1.1})
     assert program.main(arguments) == 1

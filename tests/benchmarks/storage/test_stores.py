@@ -41,7 +41,7 @@ def test_ledgers_take_turns_in_commits_of_a_mib() -> None:
     assert sum(size for size, _ in commits) == 21 * 100 * 1024
 
 
-def test_a_log_that_is_trimmed_drops_its_old_ledgers() -> None:
+def test_trimmed_log_drops_its_old_ledgers() -> None:
     mutations = [each for _, commit in as_wal(Source(1000, 1024), 300 * MIB) for each in commit]
     assert [each.ledger_id for each in mutations if isinstance(each, DropLedger)] == [1, 2]
     assert {each.batch.ledger_id for each in mutations if isinstance(each, PutBatch)} == {1, 2, 3, 4, 5}

@@ -99,7 +99,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sized
-async def test_a_bookie_that_dies_is_started_again_and_the_data_stays(tmp_path: Path, is_long: bool) -> None:
+async def test_dead_bookie_is_restarted_and_its_data_stays(tmp_path: Path, is_long: bool) -> None:
     with cluster("--dir", tmp_path) as running:
         told = running.wait_for(kind="cluster", state="serving")
         assert told["bookies"] == 3
@@ -128,7 +128,7 @@ async def test_a_bookie_that_dies_is_started_again_and_the_data_stays(tmp_path: 
             assert running.bookie(1, state="serving")["bookie"] == killed["bookie"]
 
 
-def test_no_process_outlives_a_cluster_that_is_killed() -> None:
+def test_no_process_outlives_a_killed_cluster() -> None:
     with cluster("2") as running:
         told = running.wait_for(kind="cluster", state="serving")
         pids = [running.bookie(each, state="serving")["pid"] for each in range(2)]
@@ -165,7 +165,7 @@ def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     ("option", "status", "words"),
     some([("storage.expected_bookie_id=somebody", 2, "somebody"), ("bookie.nonsense=1", 2, "no such option")], few=1),
 )
-def test_bookies_that_cannot_serve(tmp_path: Path, option: str, status: int, words: str) -> None:
+def test_cluster_reports_bookies_unable_to_serve(tmp_path: Path, option: str, status: int, words: str) -> None:
     done = forks.run([*COMMAND, "1", "--dir", tmp_path, "--set", option])
     assert done.returncode == status
     assert done.stderr.startswith("replog: bookie-")

@@ -33,7 +33,7 @@ async def test_body_is_cancelled_when_a_bookie_dies(tmp_path: Path) -> None:
                 await trio.sleep_forever()
 
 
-async def test_bookie_that_cannot_serve_says_why(tmp_path: Path) -> None:
+async def test_bookie_gives_the_reason_when_it_cannot_serve(tmp_path: Path) -> None:
     (tmp_path / "bookie-0").write_text("a file", encoding="utf-8")
     with trio.fail_after(DEADLINE_S):
         with pytest.raises(ClusterFailedError, match=r"bookie-0 cannot serve: .*bookie-0"):

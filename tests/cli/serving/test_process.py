@@ -58,7 +58,7 @@ async def test_entries_are_read_from_the_next_process(tmp_path: Path, storage: s
             assert [record.data async for record in reader] == [b"first", b"second"]
 
 
-def test_collector_never_searches_what_a_start_has_made(tmp_path: Path) -> None:
+def test_collector_never_searches_objects_of_the_start(tmp_path: Path) -> None:
     """With a million ledgers that would stop the bookie for a second."""
     program = (
         "import gc, sys; from replog.cli import commands; from replog.cli.serving import process\n"
@@ -115,7 +115,7 @@ async def test_socket_of_a_killed_bookie_is_replaced_by_the_next(tmp_path: Path)
     with tempfile.TemporaryDirectory(prefix="replog-") as short:
         path = Path(short) / "bookie.sock"
         for entry in (b"first", b"second"):
-            with bookie_process(tmp_path, listen=f"unix:{path}?drain_timeout_s=1") as bookie:
+            with bookie_process(tmp_path, listen=f"unix:{path}?silence_max_s=2") as bookie:
                 assert bookie.lines[0]["listen"] == [f"unix:{path}"]
                 assert stat.S_IMODE(path.stat().st_mode) == 0o600
                 async with replog.connect(metastore, quorum=ONE) as client:
@@ -267,7 +267,7 @@ async def test_accepted_entries_are_answered_before_leaving(tmp_path: Path, stor
     pusher = Pusher()
     with bookie_process(tmp_path, "--storage", storage) as bookie:
         async with replog.connect(f"lmdb:{tmp_path / 'metadata'}") as client:
-            await raise_next_ledger_id(client._ledgers.records.metastore, 8)
+            await raise_next_ledger_id(client._opened.ledgers.records.metastore, 8)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 connection = await TcpTransport(TcpOptions()).connect(bookie.address, pusher, nursery)

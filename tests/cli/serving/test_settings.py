@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from replog.cli.serving.settings import LoggingOptions, MetricsTable, ProcessOptions
+from replog.cli.serving.settings import LoggingOptions, MetricsOptions, ProcessOptions
 from replog.config import BackendURL
 from tests.cli.test_inspect import run
 
@@ -51,12 +51,12 @@ def test_flags_override_environment_and_file(
         data = "/file"
         listen = ["127.0.0.1:1", "[::1]:2"]
         queue_bytes_max = "128 MiB"
-        commit_bytes_max = 1000000
+        read_only_below_bytes = 1000000
         [storage]
         spare_files = 3
         [tcp]
         connections_max = 10
-        drain_timeout_s = 7
+        silence_max_s = 7
         [client]
         add_timeout_s = 1
         """
@@ -65,15 +65,15 @@ def test_flags_override_environment_and_file(
     monkeypatch.setenv("REPLOG_BOOKIE_DATA", "/environment")
     monkeypatch.setenv("REPLOG_TCP_CONNECTIONS_MAX", "20")
     monkeypatch.setenv("REPLOG_LOGGING_LEVEL", "debug")
-    found = shown(capsys, "--config", path, "--data", "/flag", "--set", "tcp.drain_timeout_s=9", "--log-level", "error")
+    found = shown(capsys, "--config", path, "--data", "/flag", "--set", "tcp.silence_max_s=9", "--log-level", "error")
     assert found["bookie"]["metastore"] == {"value": "lmdb:/shared", "from": "REPLOG_METASTORE"}
     assert found["bookie"]["data"] == {"value": "/flag", "from": "--data"}
     assert found["bookie"]["listen"] == {"value": ["127.0.0.1:1", "[::1]:2"], "from": str(path)}
     assert found["bookie"]["queue_bytes_max"] == {"value": 128 << 20, "from": str(path)}
-    assert found["bookie"]["commit_inline_when_idle"] == {"value": True, "from": "default"}
+    assert found["bookie"]["repair_away_after_s"] == {"value": 600.0, "from": "default"}
     assert found["storage"] == {"spare_files": {"value": "3", "from": str(path)}}
     assert found["tcp"]["connections_max"] == {"value": 20, "from": "REPLOG_TCP_CONNECTIONS_MAX"}
-    assert found["tcp"]["drain_timeout_s"] == {"value": 9.0, "from": "--set tcp.drain_timeout_s"}
+    assert found["tcp"]["silence_max_s"] == {"value": 9.0, "from": "--set tcp.silence_max_s"}
     assert found["logging"]["level"] == {"value": "error", "from": "--log-level"}
     monkeypatch.setenv("REPLOG_BOOKIE_METASTORE", "lmdb:/environment")
     monkeypatch.setenv("REPLOG_CONFIG", str(path))
@@ -174,7 +174,7 @@ def told(default: object) -> str:
 OWN = [each for each in attrs.fields(ProcessOptions) if each.name in ProcessOptions.__annotations__]
 TABLES = [
     ("bookie", OWN),
-    ("metrics", attrs.fields(MetricsTable)),
+    ("metrics", attrs.fields(MetricsOptions)),
     ("logging", attrs.fields(LoggingOptions)),
 ]
 ROWS = [pytest.param(table, field, id=f"{table}.{field.name}") for table, fields in TABLES for field in fields]

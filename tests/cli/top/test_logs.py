@@ -5,9 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from replog.cli.top.log_rendering import LOG_ORDERS, log_picture
-from replog.cli.top.logs import LogRow, Logs
-from replog.cli.top.table import View
+from replog.cli.top.logs import LOG_ORDERS, LogRow, Logs, log_picture
+from replog.cli.top.screen import View
 from replog.log.log_looks import LogListing
 from replog.log.log_summaries import CursorLag, LogSummary
 from replog.protocol.contents import Contents
@@ -57,7 +56,7 @@ def with_cursor(name: str, lag: CursorLag) -> LogSummary:
         (summary(held=(14,)), summary(first=2, held=(1,)), None),  # another log of this name
     ],
 )
-def test_rate_is_what_two_looks_say(before: LogSummary, after: LogSummary, rate: float | None) -> None:
+def test_rate_follows_from_two_looks(before: LogSummary, after: LogSummary, rate: float | None) -> None:
     logs = Logs()
     logs.listed(listing("orders"))
     assert logs.rows() == [LogRow(name="orders")]
@@ -69,7 +68,7 @@ def test_rate_is_what_two_looks_say(before: LogSummary, after: LogSummary, rate:
     assert (None if appended is None else appended.size_bytes) == (None if rate is None else 10 * rate)
 
 
-def test_bookies_that_a_log_is_written_to_and_that_are_gone_are_counted() -> None:
+def test_missing_bookies_of_a_written_log_are_counted() -> None:
     logs = Logs()
     logs.listed(listing("a", "b", "c", bookies=frozenset("124")))
     logs.summarized(summary("a", bookies=("1", "2", "3")), 1.0)
@@ -78,7 +77,7 @@ def test_bookies_that_a_log_is_written_to_and_that_are_gone_are_counted() -> Non
     assert [row.absent_bookies for row in logs.rows()] == [1, 0, None]
 
 
-def test_what_is_known_stays_when_a_look_fails() -> None:
+def test_known_values_stay_when_a_look_fails() -> None:
     logs = Logs()
     logs.listed(listing("a", "b", left_out=7))
     logs.summarized(summary("a"), 1.0)
@@ -146,7 +145,7 @@ def test_picture_never_exceeds_the_terminal(width: int, height: int) -> None:
             assert max(map(len, lines), default=0) <= width
 
 
-def test_what_is_not_shown_is_counted() -> None:
+def test_hidden_rows_are_counted() -> None:
     shown = "\n".join(drawn([attrs.evolve(ROWS[0], name=f"{number}") for number in range(100)], View(80, 15), 23))
     assert "123 logs" in shown
     assert "... and 91 more" in shown

@@ -91,7 +91,7 @@ def test_silent_bookie_is_listed_with_duration_and_reason() -> None:
     assert found.figures.entries_rate == 10
 
 
-def test_bookie_that_left_is_forgotten_after_an_hour() -> None:
+def test_absent_bookie_is_forgotten_after_an_hour() -> None:
     made = cluster(A)
     made.announced({B: ([], True)}, 5.0)
     assert list(made.bookie_ids) == [A, B]
@@ -132,7 +132,7 @@ def test_bookie_of_another_version_may_report_no_latencies() -> None:
     assert row(made, 2.0).figures.entries_rate == 1
 
 
-def test_totals_are_sums_over_those_that_answer() -> None:
+def test_totals_sum_over_answering_bookies() -> None:
     made = cluster(A, B)
     for now_s in (1.0, 2.0):
         for bookie_id, pace in ((A, 100.0), (B, 11.0)):

@@ -36,7 +36,7 @@ async def test_one_poll_asks_everybody(autojump_clock: trio.testing.MockClock) -
         assert {row.figures.entries_rate for row in made.rows(trio.current_time())} == {50.0}
 
 
-async def test_a_silent_bookie_delays_nobody(autojump_clock: trio.testing.MockClock) -> None:
+async def test_silent_bookie_does_not_delay_the_others(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client() as client, trio.open_nursery() as nursery:
         made = Cluster()
         world.bookies[1].wire.is_mute = True
@@ -130,7 +130,7 @@ async def test_logs_are_looked_at_while_they_are_wanted(
         nursery.cancel_scope.cancel()
 
 
-async def test_what_can_not_be_looked_at_says_why(autojump_clock: trio.testing.MockClock) -> None:
+async def test_failed_look_gives_the_reason(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client() as client:
         logs = Logs()
         poller = LogPoller(client, logs, b"", interval_s=1.0, timeout_s=2.0)

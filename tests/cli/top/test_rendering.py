@@ -7,7 +7,7 @@ import pytest
 
 from replog.cli.top.model import Figures, Latencies, Row, State
 from replog.cli.top.rendering import ORDERS, picture
-from replog.cli.top.table import View
+from replog.cli.top.screen import View
 
 FIGURES = Figures(
     uptime_s=7500.0,
@@ -115,7 +115,7 @@ def test_picture_never_exceeds_the_terminal(width: int, height: int) -> None:
             assert max(map(len, lines), default=0) <= width
 
 
-def test_bookies_that_do_not_fit_are_counted() -> None:
+def test_bookies_beyond_the_screen_are_counted() -> None:
     rows = [attrs.evolve(BUSY, bookie_id=f"{number:032}") for number in range(100)]
     lines = drawn(rows, View(80, 15))
     assert len([line for line in lines if "writable" in line and "bookies" not in line]) == 9
@@ -150,7 +150,7 @@ def test_terminal_without_unicode_gets_no_sparklines() -> None:
     assert all(line.isascii() for line in drawn(ROWS, View(300, 11, is_unicode=False)))
 
 
-def test_ids_that_begin_alike_are_shown_apart() -> None:
+def test_ids_with_the_same_beginning_are_shown_apart() -> None:
     twin = attrs.evolve(BUSY, bookie_id=BUSY.bookie_id[:-1] + "d")
     lines = drawn([BUSY, twin], View(80, 10))
     assert lines[4].split()[0] != lines[5].split()[0]

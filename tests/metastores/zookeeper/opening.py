@@ -39,11 +39,9 @@ async def all_opened(*urls: str) -> AsyncIterator[list[Metastore]]:
 
 
 @asynccontextmanager
-async def connected_through(
-    proxy: TcpProxy, chroot: str, *, session_timeout_s: float
-) -> AsyncIterator[ZooKeeperMetastore]:
+async def connected_through(proxy: TcpProxy, chroot: str, *, lease_s: float) -> AsyncIterator[ZooKeeperMetastore]:
     """The metastore behind the proxy, connected; it has the key "ready"."""
-    options = ZooKeeperOptions(session_timeout_s=session_timeout_s, request_timeout_s=5)
+    options = ZooKeeperOptions(lease_s=lease_s, timeout_s=5)
     store = ZooKeeperMetastore(parse_place(f"{proxy.address}{chroot}"), options)
     try:
         await store.create("ready", b"")

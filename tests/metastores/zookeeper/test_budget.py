@@ -60,7 +60,7 @@ async def test_a_cancelled_waiter_takes_no_budget(is_admitted: bool) -> None:
     assert admitted[-1] == 3
 
 
-async def test_closing_wakes_all_and_admits_nobody() -> None:
+async def test_closing_wakes_all_and_admits_no_call() -> None:
     budget, admitted = Budget(calls_max=1, bytes_max=100), list[int]()
     assert await budget.acquire(1, 1)
     async with trio.open_nursery() as nursery:

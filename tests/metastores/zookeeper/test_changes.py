@@ -26,7 +26,7 @@ async def changed(metastores: list[MemoryMetastore | FaultyMetastore], changes_m
     return [changer.made for changer in changers]
 
 
-async def test_every_fault_that_the_contract_allows_is_survived() -> None:
+async def test_every_allowed_fault_is_survived() -> None:
     inner = MemoryMetastore()
     chance = random.Random(1)
 
@@ -67,7 +67,7 @@ class Liar(MemoryMetastore):
 @pytest.mark.parametrize(
     "lie", ["nothing was written", "others were overwritten", "it was written after all", "a version twice"]
 )
-async def test_a_metastore_that_breaks_its_promises_is_found_out(lie: str) -> None:
+async def test_contract_breaking_metastore_is_detected(lie: str) -> None:
     liar = Liar(lie)
     if lie == "it was written after all":
         with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match="was not written"), flatten_subgroups=True):

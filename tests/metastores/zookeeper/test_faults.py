@@ -36,15 +36,15 @@ DEADLINE_S = 60.0
 
 @pytest.fixture
 async def store(proxy: TcpProxy, zookeeper_chroot: str) -> AsyncIterator[ZooKeeperMetastore]:
-    async with connected_through(proxy, zookeeper_chroot, session_timeout_s=4) as store:
+    async with connected_through(proxy, zookeeper_chroot, lease_s=4) as store:
         yield store
 
 
 @contextmanager
-def hasty(store: ZooKeeperMetastore, request_timeout_s: float) -> Iterator[None]:
-    """What is called meanwhile has so little time: only what shall run out of it."""
+def hasty(store: ZooKeeperMetastore, timeout_s: float) -> Iterator[None]:
+    """Shortens the timeout only of calls that must time out."""
     patient = store._options
-    store._options = attrs.evolve(patient, request_timeout_s=request_timeout_s)
+    store._options = attrs.evolve(patient, timeout_s=timeout_s)
     try:
         yield
     finally:
@@ -79,7 +79,7 @@ async def lose_answer(
     proxy.mend()
 
 
-async def test_a_change_whose_answer_is_lost_is_not_repeated(
+async def test_change_is_not_repeated_when_its_answer_is_lost(
     store: ZooKeeperMetastore, proxy: TcpProxy, zookeeper_url: str
 ) -> None:
     async with opened(zookeeper_url) as other:
@@ -95,7 +95,7 @@ async def test_a_change_whose_answer_is_lost_is_not_repeated(
                 await other.get("a")
 
 
-async def test_a_read_whose_answer_is_lost_is_asked_again(store: ZooKeeperMetastore, proxy: TcpProxy) -> None:
+async def test_read_is_repeated_when_its_answer_is_lost(store: ZooKeeperMetastore, proxy: TcpProxy) -> None:
     version = await store.create("a/b", b"1")
     reads: list[Callable[[], Awaitable[object]]] = [
         lambda: store.get("a/b"),
@@ -120,10 +120,10 @@ async def test_a_read_whose_answer_is_lost_is_asked_again(store: ZooKeeperMetast
     assert (await store.get("a/b")).version == version
 
 
-async def test_a_change_that_waits_for_a_connection_was_not_sent(
+async def test_change_waiting_for_a_connection_was_not_sent(
     proxy: TcpProxy, zookeeper_url: str, zookeeper_chroot: str
 ) -> None:
-    store = ZooKeeperMetastore(parse_place(f"{proxy.address}{zookeeper_chroot}"), ZooKeeperOptions(session_timeout_s=4))
+    store = ZooKeeperMetastore(parse_place(f"{proxy.address}{zookeeper_chroot}"), ZooKeeperOptions(lease_s=4))
     try:
         await store.create("a", b"")
         proxy.cut()
@@ -199,7 +199,7 @@ async def test_waits_last_while_the_server_is_away(
         await until(lambda: len(woken) == 2, DEADLINE_S, "both are woken")
 
 
-async def test_an_answer_that_no_zookeeper_gives_is_a_lost_one(zookeeper_chroot: str) -> None:
+async def test_impossible_answer_counts_as_a_lost_one(zookeeper_chroot: str) -> None:
     connections: list[int] = []
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -213,7 +213,7 @@ async def test_an_answer_that_no_zookeeper_gives_is_a_lost_one(zookeeper_chroot:
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         port = listeners[0].socket.getsockname()[1]
-        options = ZooKeeperOptions(request_timeout_s=1.5)
+        options = ZooKeeperOptions(timeout_s=1.5)
         store = ZooKeeperMetastore(parse_place(f"127.0.0.1:{port}{zookeeper_chroot}"), options)
         try:
             for call in (lambda: store.get("a"), lambda: store.create("a", b"")):
@@ -225,8 +225,8 @@ async def test_an_answer_that_no_zookeeper_gives_is_a_lost_one(zookeeper_chroot:
         nursery.cancel_scope.cancel()
 
 
-async def test_where_nobody_is_found_is_said(zookeeper_chroot: str) -> None:
-    async with opened(f"zookeeper://nobody.invalid{zookeeper_chroot}?request_timeout_s=0.3") as store:
+async def test_error_names_the_address_without_a_server(zookeeper_chroot: str) -> None:
+    async with opened(f"zookeeper://nobody.invalid{zookeeper_chroot}?timeout_s=0.3") as store:
         with pytest.raises(MetastoreError, match=r"nobody\.invalid.*not connected: no server answers"):
             await store.get("a")
 
@@ -275,7 +275,7 @@ async def test_nothing_is_left_behind(zookeeper_url: str) -> None:
 
 @pytest.mark.parametrize("is_frozen", [True, False])
 async def test_closing_takes_seconds_at_most_when_no_server_answers(own_zookeeper: ZooKeeper, is_frozen: bool) -> None:
-    store = ZooKeeperMetastore(parse_place(f"{own_zookeeper.address}/a"), ZooKeeperOptions(session_timeout_s=10))
+    store = ZooKeeperMetastore(parse_place(f"{own_zookeeper.address}/a"), ZooKeeperOptions(lease_s=10))
     await store.create("a", b"")
     if is_frozen:
         own_zookeeper.freeze()
@@ -334,7 +334,7 @@ async def test_a_change_may_be_cancelled_at_any_moment(store: ZooKeeperMetastore
     assert store._session._budget._bytes == 0
 
 
-async def test_waits_that_were_cancelled_leave_no_watchers(store: ZooKeeperMetastore) -> None:
+async def test_cancelled_waits_leave_no_watchers(store: ZooKeeperMetastore) -> None:
     for number in range(50):
         with trio.move_on_after(0.003 if number % 2 else 0.05):
             await store.wait_changed(f"none/{number}", None)
@@ -356,7 +356,7 @@ async def test_a_thousand_calls_at_once_are_all_answered(zookeeper_url: str) -> 
         await client.create(f"many/{number}", b"x" * 1000)
         done.append(number)
 
-    async with opened(f"{zookeeper_url}?request_timeout_s={DEADLINE_S}") as client:
+    async with opened(f"{zookeeper_url}?timeout_s={DEADLINE_S}") as client:
         async with trio.open_nursery() as nursery:
             for number in range(1000):
                 nursery.start_soon(change, client, number)
@@ -364,7 +364,7 @@ async def test_a_thousand_calls_at_once_are_all_answered(zookeeper_url: str) -> 
         assert len(await client.children("many")) == 1000
 
 
-async def test_a_server_that_hangs_never_stops_this_thread(own_zookeeper: ZooKeeper) -> None:
+async def test_hanging_server_never_stops_this_thread(own_zookeeper: ZooKeeper) -> None:
     """What is more than sockets and kazoo's wake-up pipe take waits here."""
     pauses: list[float] = []
 
@@ -378,7 +378,7 @@ async def test_a_server_that_hangs_never_stops_this_thread(own_zookeeper: ZooKee
         with pytest.raises(MetastoreError):
             await client.create(f"many/{number}", bytes(15_000))
 
-    async with opened(own_zookeeper.url("/a", request_timeout_s=4, session_timeout_s=40)) as client:
+    async with opened(own_zookeeper.url("/a", timeout_s=4, lease_s=40)) as client:
         await client.create("a", b"")
         own_zookeeper.freeze()
         async with trio.open_nursery() as ticking:
@@ -394,13 +394,13 @@ async def test_a_server_that_hangs_never_stops_this_thread(own_zookeeper: ZooKee
 # -- credentials --------------------------------------------------------------------------------------------------
 
 
-def credentials(directory: Path, scheme: str, user: str, password: str) -> dict[str, str]:
-    file = directory / f"{scheme}-{user}"
+def credentials(directory: Path, mechanism: str, user: str, password: str) -> dict[str, str]:
+    file = directory / f"{mechanism}-{user}"
     file.write_text(f"{password}\n")
-    return {f"{scheme}_user": user, f"{scheme}_password_file": str(file)}
+    return {"user": user, "password_file": str(file), "mechanism": mechanism}
 
 
-async def test_only_the_creator_may_use_what_is_so_made(
+async def test_only_the_creator_may_use_private_nodes(
     zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path
 ) -> None:
     ann = credentials(tmp_path, "digest", "ann", "secret")
@@ -414,7 +414,7 @@ async def test_only_the_creator_may_use_what_is_so_made(
             assert (await again.get("a/b")).value == b"mine"
 
 
-async def test_everybody_may_read_what_is_so_made(zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path) -> None:
+async def test_everybody_may_read_readable_nodes(zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path) -> None:
     ann = credentials(tmp_path, "digest", "ann", "secret")
     async with opened(url(zookeeper.address, zookeeper_chroot, acl="readable", **ann)) as store:
         version = await store.create("a/b", b"mine")

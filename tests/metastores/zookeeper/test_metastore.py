@@ -1,4 +1,4 @@
-"""A metastore in a real ZooKeeper: the exam, and what stands in the nodes."""
+"""A metastore in a real ZooKeeper: the conformance suite, and what stands in the nodes."""
 
 from __future__ import annotations
 
@@ -52,19 +52,21 @@ def looking(zookeeper: ZooKeeper, chroot: str) -> Iterator[KazooClient]:
         client.close()
 
 
-async def test_it_passes_the_exam(zookeeper_url: str) -> None:
+async def test_it_passes_the_conformance_suite(zookeeper_url: str) -> None:
     await check_metastore(lambda: opened(zookeeper_url))
 
 
 @pytest.mark.filterwarnings(FLAT)
 @pytest.mark.long(is_sampled=False)
-async def test_the_flat_layout_passes_the_exam(zookeeper_url: str) -> None:
+async def test_the_flat_layout_passes_the_conformance_suite(zookeeper_url: str) -> None:
     await check_metastore(lambda: opened(f"{zookeeper_url}?layout=flat"))
 
 
 @pytest.mark.slow
 @pytest.mark.long
-async def test_clients_of_different_servers_pass_the_exam(zookeeper_ensemble: Ensemble, zookeeper_chroot: str) -> None:
+async def test_clients_of_different_servers_pass_the_conformance_suite(
+    zookeeper_ensemble: Ensemble, zookeeper_chroot: str
+) -> None:
     """Each is connected to another one, so what is answered by one has to be known to all."""
     servers = itertools.cycle(zookeeper_ensemble.servers)
     await check_metastore(lambda: opened(next(servers).url(zookeeper_chroot)))
@@ -99,7 +101,7 @@ async def test_a_placeholder_is_not_a_key_until_it_is_created(store: Metastore) 
     assert (await store.get("a/b")).value == b"below"
 
 
-async def test_placeholders_go_with_what_they_led_to(
+async def test_placeholders_go_with_their_children(
     store: Metastore, zookeeper: ZooKeeper, zookeeper_chroot: str
 ) -> None:
     await store.create("a/b/c/d", b"")
@@ -112,7 +114,7 @@ async def test_placeholders_go_with_what_they_led_to(
         assert client.get_children("/") == ["layout"]
 
 
-async def test_keys_are_made_while_others_remove_what_stood_above_them(store: Metastore) -> None:
+async def test_keys_are_made_while_others_remove_their_parents(store: Metastore) -> None:
     async def make_and_remove(name: str) -> None:
         for _ in range(30):
             version = await store.create(f"a/b/{name}", b"")
@@ -138,7 +140,7 @@ async def test_no_version_means_any(store: Metastore, expected: int) -> None:
         await store.put("b", b"x", expected)
 
 
-async def test_a_conflict_says_which_version_there_is(store: Metastore) -> None:
+async def test_conflict_names_the_present_version(store: Metastore) -> None:
     version = await store.create("a", b"")
     actual = await store.put("a", b"", version)
     with pytest.raises(VersionConflictError, match=f"expected version {version}, found {actual}"):
@@ -164,7 +166,7 @@ async def test_the_largest_value_at_the_longest_and_deepest_key(store: Metastore
     await store.delete(key)
 
 
-async def test_a_value_that_is_too_large_is_not_sent(store: Metastore) -> None:
+async def test_oversized_value_is_not_sent(store: Metastore) -> None:
     version = await store.create("a", b"")
     for change in (
         lambda: store.put("a", b"x" * (VALUE_BYTES_MAX + 1), version),
@@ -243,7 +245,7 @@ async def test_another_layout_than_there_is_is_refused(zookeeper_url: str) -> No
         (b"", "is not replog's"),
     ],
 )
-async def test_a_layout_that_is_not_understood_is_refused(
+async def test_unknown_layout_is_refused(
     zookeeper: ZooKeeper, zookeeper_url: str, zookeeper_chroot: str, record: bytes, problem: str
 ) -> None:
     with looking(zookeeper, zookeeper_chroot) as client:
@@ -256,7 +258,7 @@ async def test_a_layout_that_is_not_understood_is_refused(
         assert client.exists("/a") is None
 
 
-async def test_clients_that_begin_a_chroot_together_agree(zookeeper_url: str) -> None:
+async def test_clients_creating_one_chroot_together_agree(zookeeper_url: str) -> None:
     made: list[int] = []
 
     async def begin(number: int) -> None:

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from replog.abc import Metastore
 from replog.errors import KeyExistsError
 from replog.metastores.zookeeper.metastore import ZooKeeperMetastore
-from replog.testing import TcpProxy, Weather
+from replog.testing import NetworkConditions, TcpProxy
 from replog.testing.proxy import CALM
 from tests.failures.processes import until
 from tests.metastores.zookeeper.opening import connected_through, opened
@@ -24,7 +24,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture
 async def store(proxy: TcpProxy, zookeeper_chroot: str) -> AsyncIterator[ZooKeeperMetastore]:
-    async with connected_through(proxy, zookeeper_chroot, session_timeout_s=8) as store:
+    async with connected_through(proxy, zookeeper_chroot, lease_s=8) as store:
         yield store
 
 
@@ -44,7 +44,7 @@ async def lose_next_answer(proxy: TcpProxy) -> None:
     proxy.mend()
 
 
-async def test_an_announcement_whose_answer_was_lost_is_recognized(
+async def test_announcement_is_recognized_after_a_lost_answer(
     store: ZooKeeperMetastore, other: Metastore, proxy: TcpProxy
 ) -> None:
     await store.create("live/there", b"")
@@ -212,12 +212,12 @@ async def test_a_candidate_with_a_lost_answer_queues_once(
             elected.set()
 
     async with other.elect("leader", b"first"), trio.open_nursery() as nursery:
-        proxy.to_client.weather = Weather(delay_s=0.5)
+        proxy.to_client.conditions = NetworkConditions(delay_s=0.5)
         nursery.start_soon(be_elected)
         await candidates(other, 2)  # it stands there, and does not know it yet
         proxy.to_client.swallow()
         proxy.reset()
-        proxy.to_client.weather = CALM
+        proxy.to_client.conditions = CALM
         proxy.mend()
         await until(lambda: len(store._watches._wakes) == 1, DEADLINE_S, "it waits for the one before it")
         assert len(await other.children("leader")) == 2
@@ -251,7 +251,7 @@ async def test_candidates_are_elected_in_order_and_one_end_wakes_one(
     assert await other.children("leader") == []
 
 
-async def test_a_candidate_that_is_cancelled_leaves_the_queue(store: ZooKeeperMetastore, other: Metastore) -> None:
+async def test_cancelled_candidate_leaves_the_queue(store: ZooKeeperMetastore, other: Metastore) -> None:
     async with other.elect("leader", b"first"):
         for number in range(20):
             with trio.move_on_after(number * 0.0005):

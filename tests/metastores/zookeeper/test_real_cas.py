@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 PROCESSES = 3
 DEADLINE_S = 240.0  # of a busy machine; a quiet one needs seconds
 IDS = 800
-OPTIONS = {"session_timeout_s": 4}
+OPTIONS = {"lease_s": 4}
 
 
 def said(process: Process, word: str) -> int:

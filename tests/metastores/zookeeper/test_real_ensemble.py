@@ -87,7 +87,7 @@ async def reads_at_least(reader: Metastore, version: int, number: int) -> None:
     assert (found.version, found.value) == (version, b"%d" % number)
 
 
-async def test_a_leader_that_was_asleep_answers_no_stale_read(
+async def test_formerly_sleeping_leader_answers_no_stale_read(
     zookeeper_ensemble: Ensemble, zookeeper_chroot: str
 ) -> None:
     """The others have elected another leader meanwhile, and changed the key; who asks the old one must not see the old value.

@@ -14,7 +14,7 @@ from tests.servers.zookeeper import ZooKeeper, url
 
 pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow, pytest.mark.long]
 
-OPTIONS = {"session_timeout_s": 2, "request_timeout_s": 2}
+OPTIONS = {"lease_s": 2, "timeout_s": 2}
 CONFIRMING_S = 60.0
 TAKEOVERS = 2
 

@@ -17,7 +17,7 @@ from tests.servers.zookeeper import ZooKeeper, url
 pytestmark = pytest.mark.needs_zookeeper
 
 DEADLINE_S = 60.0  # for what takes a second or two on a quiet machine
-SESSION = {"session_timeout_s": 1}
+SESSION = {"lease_s": 1}
 
 
 async def eventually(look: Callable[[], object], expected: object) -> None:
@@ -66,11 +66,11 @@ async def lead(metastore: Metastore, name: str, led: list[str], task_status: tri
             await trio.sleep_forever()
 
 
-async def test_a_session_counts_as_lost_though_no_server_ever_said_so(
+async def test_session_counts_as_lost_without_a_server_saying_so(
     own_zookeeper: ZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server hangs: it tells nobody anything, so the client's own timer does; and in the end the session was not lost."""
-    address = own_zookeeper.url(session_timeout_s=4)
+    address = own_zookeeper.url(lease_s=4)
 
     def told() -> int:
         return sum("counts as gone" in record.message for record in caplog.records)
@@ -184,7 +184,7 @@ async def follow(metastore: Metastore, version: int, seen: list[bytes]) -> None:
 @pytest.mark.slow
 async def test_calls_end_in_named_errors_while_no_server_answers(own_zookeeper: ZooKeeper) -> None:
     """Each within its deadline, whether the server hangs, was killed, or comes back; and nothing is said to be absent."""
-    address = own_zookeeper.url(request_timeout_s=1)
+    address = own_zookeeper.url(timeout_s=1)
     async with opened(address) as metastore:
         version = await metastore.create("key", b"value")
         for harm, mend in ((own_zookeeper.freeze, own_zookeeper.thaw), (own_zookeeper.kill, None)):

@@ -1,4 +1,4 @@
-"""Who acts in a run, and how long its storm lasts.
+"""The actors of a run, and the length of its storm.
 
 The whole cast acts for four seconds. A swarm's seed draws some of it, and a shorter storm mostly: so what one actor hides of
 another's doing is seen too, and a seed costs a third ("Swarm Testing", Groce et al., ISSTA 2012).

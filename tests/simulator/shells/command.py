@@ -73,7 +73,7 @@ _LINES_BEFORE = 60  # of the trace, shown before a violation
 
 
 def missing(happened: Counter[str]) -> list[str]:
-    """What must happen and did not."""
+    """The events that must happen and did not."""
     return [situation for situation in MUST_HAPPEN if not happened[situation]]
 
 

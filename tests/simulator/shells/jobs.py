@@ -1,9 +1,9 @@
 """Jobs that hand in ledgers to a log of their own, who sweeps what they left, and a leader of that log in between.
 
-What must hold: a job is in the log wholly, once and in one piece, or not at all; of all jobs that commit one transaction one
-is; a job that was refused never comes in; what the leader was told is confirmed stays, before all jobs that were handed in after
-that; what it is given to append is behind all jobs that were committed before (L10); and after a last sweep no ledger of a job is
-left that the log does not name.
+Invariant: a job is in the log wholly, once and in one piece, or not at all; of all jobs that commit one transaction one
+is; a job that was refused never comes in; entries that the leader believes confirmed stay, before all jobs that were
+handed in after that; its appends are behind all jobs that were committed before (L10); and after a last sweep no ledger
+of a job is left that the log does not name.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from replog.errors import (
     LogNotFoundError,
     ReplogError,
 )
+from replog.log.log_options import LogOptions
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.model import Position
 from tests.simulator.shells.requests import Requests
@@ -33,7 +34,7 @@ _ATTEMPTS = 3
 
 
 class Jobs:
-    """Those who act on that log, and what is known of it."""
+    """The actors on that log, and the known facts about it."""
 
     def __init__(
         self, world: JudgedWorld, metastore: MemoryMetastore, is_stopping: Callable[[], bool], *, is_led_long: bool
@@ -88,7 +89,7 @@ class Jobs:
         for attempt in range(_ATTEMPTS):
             self.requests.begins(process, ledger_ids)
             try:
-                added = await client.append_ledgers(
+                added = await client.jobs.append_ledgers(
                     JOBS_LOG,
                     ledger_ids,
                     transaction=(_TRANSACTION, number),
@@ -120,7 +121,7 @@ class Jobs:
         while not self._is_stopping():
             await trio.sleep(chance.random())
             job = f"job {self._count}" if chance.random() < 0.3 else None
-            deleted = await client.sweep_log(JOBS_LOG, grace_s=chance.choice((0.3, 3.0)), job=job)
+            deleted = await client.jobs.sweep(JOBS_LOG, grace_s=chance.choice((0.3, 3.0)), job=job)
             self.world.tell("jobs", f"swept {deleted}, {job or 'all'}")
             for _ in deleted:
                 self.world.count("ledger swept")
@@ -129,7 +130,7 @@ class Jobs:
         """Appends to the log, rolls, and is deposed by jobs."""
         chance = self.world.stream("jobs' leader")
         self.leader = process
-        async with client.write_log(JOBS_LOG, custom={"process": process}) as log:
+        async with client.write_log(JOBS_LOG, options=LogOptions(custom={"process": process})) as log:
             for number in range(chance.randint(1, self._led_entries_max)):
                 data = b"%s#%d" % (process.encode(), number)
                 committed = len(self._committed)
@@ -143,7 +144,7 @@ class Jobs:
     # -- judging --------------------------------------------------------------------------------------------------
 
     async def judge(self, client: Client) -> None:
-        """What is in the log in the end, and what is left beside it."""
+        """Judges the final content of the log, and the ledgers left beside it."""
         try:
             for segment in (await client.log_metadata(JOBS_LOG)).to_recover():
                 await client.recover_ledger(segment.ledger_id)  # its writer may have died before it told how far it got
@@ -178,7 +179,7 @@ class Jobs:
                 self.world.violated("W2", f"{job} was told that it is committed, and is not in the log")
 
     def _judge_order(self, found: list[tuple[Position, bytes]]) -> None:
-        """Whatever was called after something else had returned is behind that in the log (L10)."""
+        """Every call after another one had returned is behind that one in the log (L10)."""
         places: dict[str, list[Position]] = defaultdict(list)
         for position, data in found:
             places[data.partition(b"/")[0].decode()].append(position)
@@ -191,19 +192,19 @@ class Jobs:
                 self.world.violated("L10", f"{job} was handed in after {position} was confirmed, and is before it")
 
     async def _judge_what_is_left(self, client: Client) -> None:
-        metastore = client._ledgers.records.metastore
+        metastore = client._opened.ledgers.records.metastore
         try:
             await metastore.delete(f"sweeps/{JOBS_LOG}")  # what it says is advice
         except KeyNotFoundError:
             self.world.count("nothing was swept")
         await trio.sleep(1.0)
-        await client.sweep_log(JOBS_LOG, grace_s=0.5)
+        await client.jobs.sweep(JOBS_LOG, grace_s=0.5)
         try:
             named = {segment.ledger_id for segment in await client.log_segments(JOBS_LOG)}
         except LogNotFoundError:
             named = set()
         for ledger_id in await client.ledgers():
-            metadata, _ = await client._ledgers.records.get(ledger_id)
+            metadata, _ = await client._opened.ledgers.records.get(ledger_id)
             if "job" in metadata.custom and ledger_id not in named:
                 self.world.violated("L3", f"ledger {ledger_id} of {metadata.custom['job']} is left after a sweep")
 

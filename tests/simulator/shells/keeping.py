@@ -1,7 +1,7 @@
 """A log whose leaders drop what is old, while wall clocks jump: those of leaders, and of one bookie (L3a).
 
-What must hold: no entry goes before its age, whoever's clock is wrong, and whenever it jumps. Once all clocks are right, all that
-is old goes; what stays is named, with the segment that an operator may drop.
+Invariant: no entry goes before its age, even if any clock is wrong, and jumps at any time. Once all clocks are right,
+all that is old goes; what stays is named, with the segment that an operator may drop.
 
 The storm takes seconds. An age is far longer, and clocks may differ by a minute: so nothing may go before the calm.
 """
@@ -15,7 +15,7 @@ import trio
 
 from replog.api import Client
 from replog.errors import ClockMismatchError, LogNotFoundError
-from replog.log.retention import Retention
+from replog.log.log_options import LogOptions, Retention
 from replog.protocol.model import Position
 from replog.testing.simulating.processes import BookieHost
 from tests.simulator.shells.world import Act, JudgedWorld
@@ -31,7 +31,7 @@ _JUMPS_EVERY_S = 0.4
 
 
 class Keeping:
-    """Those who act on that log, and what is known of it."""
+    """The actors on that log, and the known facts about it."""
 
     def __init__(self, world: JudgedWorld, bookies: list[BookieHost], is_stopping: Callable[[], bool]) -> None:
         self.world = world
@@ -43,7 +43,7 @@ class Keeping:
 
     @property
     def acts(self) -> list[tuple[str, Act]]:
-        """Who acts, by role."""
+        """The acts, by role."""
         return [("keeper", self.lead), ("keeper", self.lead), ("clocks", self.jump)]
 
     # -- acting ---------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class Keeping:
         self._wrong[process] = None
         self._set(process, chance.choice(_WRONG_LEADER_S))
         custom = {"process": process}
-        async with client.write_log(KEPT_LOG, custom=custom, retention=Retention(age=_AGE)) as log:
+        async with client.write_log(KEPT_LOG, options=LogOptions(custom=custom, retention=Retention(age=_AGE))) as log:
             until_s = self.world.now_s + 0.5 + chance.random() * 3
             while not self._is_stopping() and self.world.now_s < until_s:
                 self._confirmed.append(await log.append(b"%d" % len(self._confirmed)))

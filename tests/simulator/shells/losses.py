@@ -32,7 +32,7 @@ _TRIES = 4  # until the victim is one of a ledger's bookies
 
 
 class Losses:
-    """What happens to the one bookie."""
+    """The losses of the one bookie."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class Losses:
         while not self._is_declared:
             try:
                 async with self._clients.client("operator") as (client, _):
-                    await client.declare_bookies_lost([self.victim.disk.content.bookie_id])
+                    await client.admin.declare_lost([self.victim.disk.content.bookie_id])
                     self._is_declared = True
             except* (AdministrationError, MetastoreError):  # it is still announced, or the metastore is away
                 await trio.sleep(0.2)

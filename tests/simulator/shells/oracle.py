@@ -1,4 +1,4 @@
-"""What must hold whatever happens, checked while a run goes on and when it has ended.
+"""Invariants under all faults, checked while a run goes on and when it has ended.
 
 - B1: what a bookie acknowledged is durable there; B6: no ledger that exists is dropped.
 - W2: what is confirmed is durable on an ack quorum; C9: of the bookies that the ledger's record names for it at that moment.
@@ -40,7 +40,7 @@ _DECIDED = (Status.OK, Status.NO_ENTRY, Status.NO_ENTRY_IN_DOUBT, Status.NO_ENTR
 
 
 class Leader:
-    """What one leader of the log was told. `first_segment` is where it began to serve."""
+    """The answers to one leader of the log. `first_segment` is where it began to serve."""
 
     def __init__(self, oracle: LogOracle, first_segment: int) -> None:
         self.first_segment = first_segment
@@ -68,7 +68,7 @@ class Leader:
 
 
 class LogOracle:
-    """What was seen of one log."""
+    """The observations of one log."""
 
     def __init__(self, world: JudgedWorld) -> None:
         self.world = world
@@ -105,7 +105,7 @@ class LogOracle:
         chain.append(position)
 
     def reading_failed(self, error: BaseException) -> None:
-        """What a reader of a log must never be told."""
+        """The errors that a reader of a log must never get."""
         if isinstance(error, LedgerNotFoundError):
             self.world.violated("L3", f"the log names a ledger that does not exist: {error}")
         elif type(error) is EntryNotFoundError:
@@ -140,7 +140,7 @@ class LogOracle:
 
 
 class LedgerOracle:
-    """What was seen of one plain ledger."""
+    """The observations of one plain ledger."""
 
     def __init__(self, world: JudgedWorld, ledger_id: int) -> None:
         self.world = world
@@ -170,7 +170,7 @@ class LedgerOracle:
             self.world.violated("D3", f"{self._name(entry_id)} was read as {self.read[entry_id]!r} and as {data!r}")
 
     def judge(self, entries: Sequence[bytes]) -> None:
-        """What the closed ledger holds."""
+        """Judges the content of the closed ledger."""
         final = dict(enumerate(entries))
         if self.last_entry_id is not None and len(entries) != self.last_entry_id + 1:
             self.world.violated(
@@ -224,7 +224,7 @@ def _check_doubt(world: JudgedWorld, disk: SimulatedDisk, request: LedgerRequest
 
 
 class FrozenConfirmed:
-    """What each recovery says to be confirmed with what it writes back: one value, and no more than it was told (R5)."""
+    """The confirmed entry that each recovery names with its write-backs: one value, and no more than it was told (R5)."""
 
     def __init__(self, world: JudgedWorld, fragment_start: Callable[[int], int]) -> None:
         self._world = world
@@ -253,8 +253,8 @@ class FrozenConfirmed:
 
 
 class Copies:
-    """What all disks hold. `segments` are the ledgers of the log, as far as they are known; `acks` the ack quorums of
-    ledgers that have another one than most; `stored` gives a ledger's record as it is now, None if it was deleted."""
+    """The content of all disks. `segments` are the ledgers of the log, as far as they are known; `acks` the ack quorums
+    of ledgers that have another one than most; `stored` gives a ledger's record as it is now, None if it was deleted."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class Copies:
             self.check(self.segments[position.segment], position.entry)
 
     def check_published(self, request: Request) -> None:
-        """What a writer publishes as confirmed must be so (W5)."""
+        """A last add confirmed that a writer publishes must be true (W5)."""
         if isinstance(request, WriteLastAddConfirmedRequest) and request.proof:
             # What a takeover kept has the stamp of an earlier writer.
             self.check(request.ledger_id, claimed(request.proof), read_claim(request.proof).stamp)

@@ -14,23 +14,25 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import trio
 
 from replog.api import Client
 from replog.api.repairs import repair as serve_repairs
 from replog.backends.memory import MemoryStorage
-from replog.client.audit_report import AuditReport
 from replog.errors import AdministrationError, LossNotAcceptedError, UnauthorizedError
 from replog.protocol.copies import fixed_fragments
 from replog.protocol.messages import CopyReadRequest, CopyRequest, RangesRequest, Request
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.ledgers import decode_ledger
 from replog.records.paths import ledger_key_path
+from replog.repair.audit_report import AuditReport
 from replog.repair.service import RepairTimes
 from replog.testing.simulating.disks import SimulatedDisk
 from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.processes import BookieHost, Clients
+from tests.simulator.shells.last_copies import LastCopies
 from tests.simulator.shells.world import PASSWORD, JudgedWorld
 
 REPAIRS = "repairs"  # the strategy
@@ -57,6 +59,7 @@ class Repairs:
         self._bookies = bookies
         self._clients = clients
         self._requests_left: dict[str, int] = {}  # by process of a repairer: until it is killed
+        self.last_copies = LastCopies(world, {each.disk.name: each for each in bookies}, self._metadata)
 
     # -- the storm --------------------------------------------------------------------------------------------------
 
@@ -67,9 +70,9 @@ class Repairs:
             self._requests_left[process] = chance.choice((1, 2, 3, 5, 8, 13, 30, 80))
         if chance.random() < 0.3:
             with trio.move_on_after(chance.random() * 4):
-                await serve_repairs(client, _TIMES, self._reported)
+                await serve_repairs(client._opened, _TIMES, self._reported)
         else:
-            self._reported(await client.repair(away=self._away() if chance.random() < 0.2 else ()))
+            self._reported(await client.admin.repair(away=self._away() if chance.random() < 0.2 else ()))
 
     async def replace(self, is_stopping: Callable[[], bool]) -> None:
         """Starts a new bookie with an empty disk once another one has burned, unless the run stops before that."""
@@ -83,10 +86,10 @@ class Repairs:
         chance = self._world.stream(f"drains of {process}")
         bookie_id = self._drawn(chance).disk.content.bookie_id
         try:
-            await client.drain_bookie(bookie_id)
+            await client.admin.drain(bookie_id)
             self._world.count("bookie drained")
             await trio.sleep(chance.random() * 2)
-            await client.undrain_bookie(bookie_id)
+            await client.admin.undrain(bookie_id)
         except AdministrationError:  # it never started, or is declared lost
             self._world.count("bookie that could not be drained")
 
@@ -116,6 +119,11 @@ class Repairs:
             self._world.count(f"repairer killed at {type(request).__name__}")
             self._world.at(self._world.now_s, lambda: self._clients.kill(client))
 
+    def watch_copies(self) -> None:
+        """Judges from now on whatever is dropped."""
+        for bookie in self._bookies:
+            bookie.disk.on_drop_entries = partial(self.last_copies.dropping, bookie)
+
     def answered(self, disk: SimulatedDisk, request: Request) -> None:
         """A bookie answers a repairer: its fence is not above the term of the record (F2)."""
         if isinstance(request, CopyRequest):
@@ -135,7 +143,7 @@ class Repairs:
         await self._close_all(client)
         for bookie in self._bookies:
             if not bookie.is_gone:
-                await client.undrain_bookie(bookie.disk.content.bookie_id)
+                await client.admin.undrain(bookie.disk.content.bookie_id)
         await self._make_whole(client)
         victim = self._drawn(self._world.stream("second loss"))
         victim.burn()
@@ -157,22 +165,22 @@ class Repairs:
         with trio.fail_after(_FORGOTTEN_WITHIN_S):
             while True:
                 try:
-                    await client.declare_bookies_lost([bookie_id])
+                    await client.admin.declare_lost([bookie_id])
                     return
                 except LossNotAcceptedError as error:
                     self._world.violated("F1", f"after a repair one more bookie is too many: {error}")
-                    await client.declare_bookies_lost([bookie_id], accept_loss=True)
+                    await client.admin.declare_lost([bookie_id], accept_loss=True)
                     return
                 except AdministrationError:  # it is still announced
                     await trio.sleep(0.2)
 
     async def _make_whole(self, client: Client) -> None:
-        report = await client.repair()
+        report = await client.admin.repair()
         for _ in range(_REPAIRS_MAX):
             if not self._lacks(report):
                 break
             await trio.sleep(0.5)
-            report = await client.repair()
+            report = await client.admin.repair()
         if self._lacks(report):
             self._world.violated("F1", f"repairs end, and there lacks: {report}")
         for ledger_id in await client.ledgers():

@@ -1,8 +1,9 @@
 """Producers that repeat their appends after every failure, through whoever leads their log at the time (L11).
 
-What must hold: an id is in the log at most once; every answer for it is the same position; an id that was never answered is never
-refused. A producer goes on to its next sequence when some leader has answered for the last one. Until then all leaders may be
-asked at the same time: those that were deposed meanwhile, too. The windows are tiny, so that much is forgotten.
+Invariant: an id is in the log at most once; every answer for it is the same position; an id that was never answered is
+never refused. A producer goes on to its next sequence when some leader has answered for the last one. Until then all
+leaders may be asked at the same time: those that were deposed meanwhile, too. The windows are tiny, so that much is
+forgotten.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import trio
 from replog.api import Client
 from replog.errors import DuplicateError, LogNotFoundError
 from replog.log import producers as writers_producers
+from replog.log.log_options import LogOptions
 from replog.log.log_writer import LogWriter
 from replog.protocol import producers
 from replog.protocol.envelope import EntryId
@@ -35,7 +37,7 @@ def small_windows() -> Iterator[None]:
 
 
 class Repeats:
-    """Those who act on that log, and what is known of it."""
+    """The actors on that log, and the known facts about it."""
 
     def __init__(self, world: JudgedWorld, is_stopping: Callable[[], bool]) -> None:
         self.world = world
@@ -47,7 +49,7 @@ class Repeats:
 
     @property
     def acts(self) -> list[tuple[str, Act]]:
-        """Who acts, by role."""
+        """The acts, by role."""
         return [("repeater", self.lead), ("repeater", self.lead), ("repeated reader", self.follow)]
 
     # -- acting ---------------------------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ class Repeats:
         """Leads the log for a while, and appends for all producers; rolls and trims."""
         chance = self.world.stream("repeating")
         begin = client.write_log if chance.random() < 0.5 else client.lead_log
-        async with begin(REPEATED_LOG, custom={"process": process}, ledgers=self._kind) as log:
+        async with begin(REPEATED_LOG, options=LogOptions(custom={"process": process}, ledgers=self._kind)) as log:
             until_s = self.world.now_s + 0.2 + chance.random() * 3
             async with trio.open_nursery() as nursery:
                 for _ in range(chance.randint(1, 4)):
@@ -113,7 +115,7 @@ class Repeats:
 
     async def judge(self, client: Client) -> None:
         """In the calm every producer is told of its last entry, and what is left of the log has each id once."""
-        async with client.write_log(REPEATED_LOG, ledgers=self._kind) as log:
+        async with client.write_log(REPEATED_LOG, options=LogOptions(ledgers=self._kind)) as log:
             for name, following in self._next.items():
                 for sequence in (following - 1, following):
                     if sequence >= 0:
@@ -132,4 +134,4 @@ class Repeats:
                 self.world.violated(
                     "W2", f"{tuple(entry_id)} was confirmed at {position} of the repeated log, and is lost"
                 )
-        await client.sweep_log(REPEATED_LOG)
+        await client.jobs.sweep(REPEATED_LOG)

@@ -13,7 +13,8 @@ import outcome
 import trio
 
 from replog.api import Client
-from replog.config import BookieOptions, ClientOptions
+from replog.config.bookie import BookieTuning
+from replog.config.client import ClientTuning
 from replog.errors import LogNotFoundError
 from replog.log.checking import JOB_KEY, LOG_KEY
 from replog.protocol.messages import Request, Response
@@ -43,7 +44,7 @@ from tests.simulator.shells.workload import LEDGER_QUORUMS, LOG, Workload
 from tests.simulator.shells.world import PASSWORD, JudgedWorld, Violation
 from tests.simulator.shells.write_quorums import WriteQuorums
 
-OPTIONS = ClientOptions(
+OPTIONS = ClientTuning(
     add_timeout_s=0.5,
     read_timeout_s=0.5,
     speculative_read_after_s=0.1,
@@ -120,7 +121,7 @@ class _Run:
         chance = world.stream("set-up")
         network = Network(world)
         metastore = MetastoreServer(network)
-        options = BookieOptions(
+        options = BookieTuning(
             storage="memory",
             commit_bytes_max=chance.choice((300, 2000, 1 << 20)),
             commit_inline_when_idle=chance.random() < 0.3,
@@ -221,6 +222,9 @@ def _watch(
     network.on_answer = on_answer
     network.on_send = on_send
     metastore.on_put = write_quorums.changing
+    if repairs is not None:
+        metastore.on_change = repairs.last_copies.changing
+        repairs.watch_copies()
     for disk in disks.values():
         disk.on_drop = on_drop
 
@@ -420,7 +424,7 @@ class _Calm:
     async def _judge_what_is_left(self, client: Client) -> None:
         """Which ledgers there are, and what bookies keep of others."""
         for name in (LOG, SHORT_LIVED_LOG):
-            await client.sweep_log(name)
+            await client.jobs.sweep(name)
         known = {oracle.ledger_id for oracle in self._workload.ledgers}
         if self._terms is not None and self._terms.ledger_id is not None:
             known.add(self._terms.ledger_id)
@@ -448,9 +452,9 @@ class _Calm:
                 self._world.violated("B6", f"{bookie.name} keeps deleted ledgers: {kept}")
 
     async def _judge_leak(self, client: Client, ledger_id: int) -> None:
-        """A ledger that no log names: it isn't a leader's, of which nothing is left whatever happened (L7). Whoever made it must
-        have been cancelled or killed, or have failed."""
-        metadata, _ = await client._ledgers.records.get(ledger_id)
+        """A ledger that no log names: it isn't a leader's, of which nothing is left whatever happened (L7). Its creator
+        must have been cancelled or killed, or have failed."""
+        metadata, _ = await client._opened.ledgers.records.get(ledger_id)
         if LOG_KEY in metadata.custom and JOB_KEY not in metadata.custom:
             self._world.violated(
                 "L7", f"ledger {ledger_id} was made for log {metadata.custom[LOG_KEY]!r}, and is left over"

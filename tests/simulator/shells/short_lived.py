@@ -6,6 +6,7 @@ import trio
 
 from replog.api import Client
 from replog.errors import LogNotFoundError, TrimmedError
+from replog.log.log_options import LogOptions
 from replog.protocol.model import Position
 from tests.simulator.shells.world import JudgedWorld
 
@@ -13,7 +14,7 @@ SHORT_LIVED_LOG = "short-lived"
 
 
 class ShortLived:
-    """Those who act on that log, and what is known of it."""
+    """The actors on that log, and the known facts about it."""
 
     def __init__(self, world: JudgedWorld) -> None:
         self.world = world
@@ -22,7 +23,7 @@ class ShortLived:
 
     async def write(self, client: Client, process: str) -> None:
         """Writes to a log that others delete."""
-        async with client.write_log(SHORT_LIVED_LOG, custom={"process": process}) as log:
+        async with client.write_log(SHORT_LIVED_LOG, options=LogOptions(custom={"process": process})) as log:
             for number in range(20):
                 data = b"%s#%d" % (process.encode(), number)
                 self._stands(await log.append(data), data)

@@ -133,10 +133,10 @@ class Terms:
     async def mend(self, client: Client, process: str) -> None:
         """Repairs the cluster, which collects chunks that nobody names; or only that."""
         if self._world.stream(f"mending of {process}").random() < 0.4:
-            await client.repair()
+            await client.admin.repair()
         else:
             for _ in range(3):
-                await client._ledgers.records.delete_unnamed_chunks()
+                await client._opened.ledgers.records.delete_unnamed_chunks()
                 await trio.sleep(0.2)
         self._world.count("unnamed chunks collected")
 
@@ -166,7 +166,7 @@ class Terms:
         for data, count in Counter((self._read | final).values()).items():
             if count > 1:
                 self._world.violated("W2", f"{data!r} is in the ledger {count} times")
-        await client._ledgers.records.delete_unnamed_chunks()
+        await client._opened.ledgers.records.delete_unnamed_chunks()
         if left := self._chunks.unnamed():
             self._world.violated("M4", f"nobody names or collects {left}")
         if self._chunks.created:

@@ -17,7 +17,6 @@ DEAR = {
     "failure-taken-for-confirmed",
     "fragment-at-an-older-mark-by-client",
     "kept-never-sent-by-client",
-    "readmitted-after-time-out-by-client",
     "page-not-written",
     "confirmed-not-frozen",
     "doubt-not-bounded",

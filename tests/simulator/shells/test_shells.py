@@ -26,8 +26,8 @@ DOUBTING = 26  # a seed in which a bookie in doubt refuses an add
 SHORT = 9  # a seed that is soon over
 QUICK = (0, SHORT)  # seeds of two strategies, both soon over
 SWARM = (0, 6, 7)  # short seeds
-REPEATS_SEED = 1  # a short seed in which ids are answered, repeated, forgotten and trimmed
-CLOCKS_SEED = 0  # a seed in which retention names clocks
+REPEATS_SEED = 4  # a short seed in which ids are answered, repeated, forgotten and trimmed
+CLOCKS_SEED = 1  # a seed in which retention names clocks
 TERMS_SEED = 4  # a short seed whose ledger outgrows its record
 REQUESTS_SEED = 4  # a short seed in which a leader answers a committer
 LOSSY = 20  # a seed in which single requests and answers are lost: few have that
@@ -49,7 +49,7 @@ def test_no_seed_of_a_swarm_breaks_a_rule(seed: int) -> None:
     assert result.violation is None, f"python -m tests.simulator --shells --swarm --first {seed} --seeds 1 --trace"
 
 
-def test_each_seed_of_a_swarm_has_another_cast_and_somebody_writes() -> None:
+def test_each_seed_of_a_swarm_has_another_cast_and_a_writer() -> None:
     casts = [drawn_cast(random.Random(seed)) for seed in range(100)]
     assert all({"leader", "writer"} & set(each.roles) for each in casts)
     assert {role for each in casts for role in each.roles} == set(WHOLE.roles)
@@ -80,7 +80,7 @@ def test_guaranteed_write_quorums_are_full(seed: int) -> None:
 
 @pytest.mark.long(is_sampled=False)
 @pytest.mark.parametrize("seed", range(8))
-def test_confirmed_entries_are_where_the_record_says_amid_a_change(seed: int) -> None:
+def test_confirmed_entries_are_at_the_named_bookies_in_a_change(seed: int) -> None:
     """C9: a writer does not hear what became of a change of its ensemble, and goes on."""
     result = simulate_shells(seed, strategy=UNANSWERED)
     assert result.violation is None, (
@@ -104,7 +104,7 @@ def test_repairs_make_every_copy_again(seed: int) -> None:
 
 @pytest.mark.long(is_sampled=False)
 @pytest.mark.parametrize("seed", range(8))
-def test_metastore_that_goes_back_costs_no_entry(seed: int) -> None:
+def test_metastore_rollback_costs_no_entry(seed: int) -> None:
     """B6a: bookies find it empty, or as it was some seconds ago, while they collect garbage, start and take new ledgers."""
     result = simulate_shells(seed, strategy=WENT_BACK)
     assert result.violation is None, (
@@ -193,7 +193,7 @@ def test_a_seed_has_one_trace_in_every_process() -> None:
     assert digests == {run(SHORT).digest}
 
 
-def test_a_seed_has_one_trace_whatever_ran_before_it() -> None:
+def test_seed_has_one_trace_after_any_earlier_run() -> None:
     transcript: list[str] = []
     digest = simulate_shells(SHORT, transcript).digest
     assert len(transcript) > 1000
@@ -225,7 +225,7 @@ def test_the_command_finds_a_bug_and_says_how_to_repeat_it(capsys: pytest.Captur
     assert "VIOLATION B1" in capsys.readouterr().out
 
 
-def test_a_known_bug_that_is_not_found_is_a_failure() -> None:
+def test_unfound_known_bug_is_a_failure() -> None:
     command = f"--shells --mutant any-answer-counts --strategy metastore --first {SHORT} --seeds 1"
     assert main(command.split()) == 1
 

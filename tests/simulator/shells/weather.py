@@ -1,4 +1,4 @@
-"""What disturbs a run: troubles of bookies, of the network, of the metastore, drawn from the seed.
+"""The disturbances of a run: troubles of bookies, of the network, of the metastore, drawn from the seed.
 
 All troubles pass. How often which of them comes, a run's strategy says; how many bookies are in trouble at a time, too.
 """
@@ -181,8 +181,8 @@ class Weather:
         self._metastore.deadly_rate = 0.0
 
     def deafen(self, process: str) -> None:
-        """One process hears the metastore's answers late: what it has changed is true before it knows (L10). Who waits for
-        something meanwhile may lose its session."""
+        """One process hears the metastore's answers late: what it has changed is true before it knows (L10). A caller
+        that waits for something meanwhile may lose its session."""
         self.world.spawn(self._deafen, process)
 
     async def _deafen(self, process: str) -> None:
@@ -237,7 +237,7 @@ class Weather:
 
     async def orphan(self) -> None:
         """One bookie misses the last entries of a writer, which dies; another one that has them can't read, the rest is
-        slow or down; and the ledger is recovered right then. What is unknown must not count as absent (R4)."""
+        slow or down; and the ledger is recovered right then. Unknown entries must not count as absent (R4)."""
         writers = [each for each in self._written if each in self._clients.scopes]
         if not writers:
             return

@@ -1,4 +1,5 @@
-"""Those who use the logs and ledgers of a run: leaders, followers, readers, writers of plain ledgers, who recovers them.
+"""The users of a run's logs and ledgers: leaders, followers, readers, writers of plain ledgers, and clients that
+recover these.
 
 Each acts in a process of its own, which ends as is drawn: it leaves, is cancelled, is killed, or is stopped for a while and
 goes on where it stood, maybe deposed meanwhile. Then another one takes its part.
@@ -13,6 +14,7 @@ import trio
 
 from replog.api import Client
 from replog.errors import FencedError, TrimmedError, UnauthorizedError
+from replog.log.log_options import LogOptions
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.protocol.digest import DigestType
@@ -114,7 +116,9 @@ class Workload:
         """Takes the log over, or waits to be elected; appends in every way there is for a while."""
         chance = self.world.stream("leading")
         custom = {"process": process}
-        begin = client.write_log(LOG, custom=custom) if chance.random() < 0.6 else client.lead_log(LOG)
+        begin = (
+            client.write_log(LOG, options=LogOptions(custom=custom)) if chance.random() < 0.6 else client.lead_log(LOG)
+        )
         if chance.random() < 0.1:
             await trio.sleep(0.1)
         async with begin as log:

@@ -26,7 +26,7 @@ _SLACK_S = 0.1
 
 @attrs.define
 class _Sender:
-    """What one process sent of one ledger. `adds` are the times of the last ones, by bookie and entry id."""
+    """The adds of one process for one ledger. `adds` are the times of the last ones, by bookie and entry id."""
 
     adds: dict[tuple[str, int], float] = attrs.field(factory=dict)
     written_back: int | None = None  # the first entry
@@ -34,8 +34,8 @@ class _Sender:
 
 
 class WriteQuorums:
-    """What was sent to whom, and who closed which ledger when. `add_timeout_s` is after how long a client knows that an add
-    that was not answered failed."""
+    """The adds to each bookie, and the closes of each ledger. `add_timeout_s` is after how long a client knows that an
+    add that was not answered failed."""
 
     def __init__(
         self,

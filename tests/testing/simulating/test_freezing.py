@@ -39,7 +39,7 @@ def test_a_frozen_task_and_its_children_take_no_step(seed: int) -> None:
     run(seed, main)
 
 
-def test_a_task_that_is_about_to_run_is_frozen_too() -> None:
+def test_task_about_to_run_is_frozen_too() -> None:
     """Whatever the order in which trio has put the ready tasks."""
 
     async def main() -> list[str]:

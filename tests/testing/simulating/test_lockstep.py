@@ -106,7 +106,7 @@ def test_a_call_gives_its_result_or_its_error_and_its_place() -> None:
     run(1, main)
 
 
-def test_a_call_that_is_not_to_be_abandoned_is_waited_for() -> None:
+def test_unabandonable_call_is_awaited() -> None:
     async def main() -> None:
         async with lockstep() as threads:
             with trio.move_on_after(1):
@@ -116,7 +116,7 @@ def test_a_call_that_is_not_to_be_abandoned_is_waited_for() -> None:
     run(1, main)
 
 
-def test_what_a_thread_raises_ends_the_run() -> None:
+def test_error_of_a_thread_ends_the_run() -> None:
     async def main() -> None:
         async with lockstep() as threads:
             threads.start("broken", lambda: 1 // 0)
@@ -127,7 +127,7 @@ def test_what_a_thread_raises_ends_the_run() -> None:
     assert caught.group_contains(ZeroDivisionError)
 
 
-def test_a_thread_that_waits_for_ever_is_named_and_ended() -> None:
+def test_permanently_waiting_thread_is_named_and_ended() -> None:
     async def main() -> list[str]:
         async with lockstep() as threads:
             threads.start("waiting for nothing", threads.wakes().get)

@@ -46,7 +46,7 @@ async def read_all(cluster: SimulatedCluster, name: str = "log") -> list[bytes]:
 # -- results, errors and time --------------------------------------------------------------------------------------------------
 
 
-def test_simulate_returns_what_the_app_returns() -> None:
+def test_simulate_returns_the_result_of_the_app() -> None:
     async def app(cluster: SimulatedCluster) -> list[bytes]:
         async def main(client: replog.Client) -> str:
             async with client.write_log("log") as log:
@@ -71,7 +71,7 @@ def test_time_is_virtual() -> None:
     assert time.monotonic() - began_s < 150
 
 
-def test_what_the_app_raises_is_raised_with_the_seed() -> None:
+def test_error_of_the_app_is_raised_with_the_seed() -> None:
     async def app(cluster: SimulatedCluster) -> None:
         await trio.sleep(2)
         raise ZeroDivisionError("on purpose")
@@ -83,7 +83,7 @@ def test_what_the_app_raises_is_raised_with_the_seed() -> None:
     )
 
 
-def test_what_a_process_raises_is_raised_with_its_name() -> None:
+def test_error_of_a_process_is_raised_with_its_name() -> None:
     async def app(cluster: SimulatedCluster) -> None:
         async def main(client: replog.Client) -> None:
             await client.delete_log("no such log")
@@ -91,12 +91,12 @@ def test_what_a_process_raises_is_raised_with_its_name() -> None:
         cluster.start("deleter", main)
         await trio.sleep_forever()
 
-    with pytest.raises(replog.LogNotFoundError) as caught:
+    with pytest.raises(replog.errors.LogNotFoundError) as caught:
         simulate(app, seed=17, faults=CALM)
     assert "seed=17): in process deleter.1, after" in caught.value.__notes__[0]
 
 
-def test_an_app_that_does_not_end_is_told_where_it_waits() -> None:
+def test_endless_app_is_reported_with_its_waits() -> None:
     async def wait_for_nothing(client: replog.Client) -> None:
         async with client.read_log("log", follow=True):
             raise AssertionError("nobody creates that log")
@@ -113,7 +113,7 @@ def test_an_app_that_does_not_end_is_told_where_it_waits() -> None:
     assert of_reader in str(caught.value)
 
 
-def test_tasks_that_go_on_while_no_time_passes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_tasks_without_passing_time_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_STEPS_NOW_MAX", 20_000)  # a tenth of what it takes otherwise
 
     async def app(cluster: SimulatedCluster) -> None:
@@ -389,7 +389,7 @@ def test_without_faults_nothing_happens() -> None:
     assert simulate(app, seed=1, faults=CALM) == {"LogTakenOver": 1}
 
 
-def test_rates_must_be_numbers_that_are_not_negative() -> None:
+def test_rates_must_not_be_negative() -> None:
     for wrong in (-1, float("inf"), float("nan"), "often", True):
         with pytest.raises(ConfigError, match="bookies_crash"):
             Faults(bookies_crash=wrong)  # type: ignore[arg-type]

@@ -16,16 +16,16 @@ from replog.protocol.batch import Batch, build
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import AddRequest, ReadRequest, Request, Response, Status
 from replog.protocol.wire import Frame, FrameSplitter
+from replog.runtime.host_ports import parse_address
 from replog.runtime.nursery import open_service_nursery
-from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.listener import Listener
-from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.options import TcpTuning
 from replog.transports.tcp.stream import Stream
 
 KEY = bytes(32)
 _CUSHION_S = 0.005  # of real time: what one socket sends may take a moment to another one
-FRAME_BYTES_MAX = wire.HEADER.size + (2 << 20)  # the least that can be set
+FRAME_BYTES_MAX = wire.HEADER.size + (2 << 20)  # enough for one large entry
 
 
 def batch_of(payload_bytes: int, digest_type: DigestType = DigestType.CRC32C) -> Batch:
@@ -106,7 +106,7 @@ class Receiver:
 async def listening(handler: Handler, **options: Any) -> AsyncIterator[Listener]:
     """A listener at a free port."""
     options.setdefault("frame_bytes_max", FRAME_BYTES_MAX)
-    listener = Listener(handler, "bookie-1", None, TcpOptions(**options))
+    listener = Listener(handler, "bookie-1", None, TcpTuning(**options))
     await listener.bind("127.0.0.1", 0)
     async with open_service_nursery() as nursery:
         nursery.start_soon(listener.run)

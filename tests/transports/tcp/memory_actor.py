@@ -20,7 +20,7 @@ from replog.abc import Reply
 from replog.protocol.messages import Request, Response, Status
 from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.listener import Listener
-from replog.transports.tcp.options import TcpOptions, UnixOptions
+from replog.transports.tcp.options import TcpTuning, UnixTuning
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -46,10 +46,10 @@ async def main(kind: str, total_bytes: int, directory: str) -> None:
     certificate = f"{directory}/bookie.pem" if kind == "tls" else ""
     counters = Counters()
     if kind == "unix":
-        listener = Listener(Bookie(), "bookie-1", None, UnixOptions(**limits), counters)
+        listener = Listener(Bookie(), "bookie-1", None, UnixTuning(**limits), counters)
         await listener.bind_path(f"{directory}/s", 0o600)
     else:
-        options = TcpOptions(**limits, tls_certificate_file=certificate, unix_nearby=False)
+        options = TcpTuning(**limits, tls_certificate_file=certificate, unix_nearby=False)
         listener = Listener(Bookie(), "bookie-1", None, options, counters)
         await listener.bind("127.0.0.1", 0)
     peak_bytes = 0

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("clients", [1, 8, 64, 1000])
-def test_newcomer_finds_room_when_all_others_take_what_they_can(clients: int) -> None:
+def test_newcomer_finds_room_when_all_others_take_their_share(clients: int) -> None:
     """B9: each takes answers of 256 KiB, then requests, until it is refused; nothing is ever given back."""
     budget = Budget(512 * MIB)
     own = [0] * clients
@@ -45,7 +45,7 @@ def test_newcomer_finds_room_when_all_others_take_what_they_can(clients: int) ->
 
 
 @pytest.mark.parametrize("size_bytes", [MIB, 15 * MIB, 33 * MIB])
-def test_large_messages_that_never_end_leave_room_for_small_ones(size_bytes: int) -> None:
+def test_endless_large_messages_leave_room_for_small_ones(size_bytes: int) -> None:
     budget = Budget(512 * MIB)
     for _ in range(1000):
         if budget.takes_message(100, size_bytes):
@@ -56,7 +56,7 @@ def test_large_messages_that_never_end_leave_room_for_small_ones(size_bytes: int
     assert budget.takes_answer(0, SMALL_BYTES)
 
 
-def test_anything_fits_when_nobody_else_uses_anything() -> None:
+def test_anything_fits_when_no_other_client_uses_anything() -> None:
     budget = Budget(2 * MIB)
     assert budget.takes_message(0, 100 * MIB)
     assert budget.takes_answer(0, 100 * MIB)
@@ -67,7 +67,7 @@ def test_anything_fits_when_nobody_else_uses_anything() -> None:
     assert not budget.takes_answer(0, 100 * MIB)
 
 
-async def test_gates_wake_only_those_whose_bytes_are_free() -> None:
+async def test_gates_wake_only_waiters_with_free_bytes() -> None:
     budget, woken = Budget(100), list[str]()
     budget.charge(100)
     for name, needed_bytes in (("much", 60), ("little", 20)):
@@ -98,7 +98,7 @@ async def test_answers_wait_for_answers_and_requests_for_everything() -> None:
     assert woken == ["answer"]
 
 
-async def test_who_leaves_a_gate_is_not_woken() -> None:
+async def test_waiter_is_not_woken_after_it_left_a_gate() -> None:
     budget, woken = Budget(100), list[str]()
     budget.charge(100)
 

@@ -19,6 +19,7 @@ from replog.protocol.unasked import encode_awaited
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp import TcpOptions, TcpTransport
 from replog.transports.tcp.client import TcpConnection
+from replog.transports.tcp.options import TcpTuning
 from replog.transports.tcp.stream import Stream
 from tests.transports.tcp.kit import FRAME_BYTES_MAX, KEY, Handler, Receiver, add, batch_of, listening, read, settled
 
@@ -57,7 +58,7 @@ async def both_ends(nursery: trio.Nursery, **options: Any) -> AsyncIterator[Ends
     ready = wire.Ready(b"", "", FRAME_BYTES_MAX, 60_000)
     splitter = FrameSplitter(wire.FRAME_BYTES_MAX)
     options.setdefault("frame_bytes_max", FRAME_BYTES_MAX)
-    connection = TcpConnection("bookie-1", near, splitter, receiver, TcpOptions(**options), ready)
+    connection = TcpConnection("bookie-1", near, splitter, receiver, TcpTuning(**options), ready)
     nursery.start_soon(connection.run, [])
     nursery.start_soon(far.run)
     try:
@@ -93,7 +94,7 @@ async def test_requests_of_one_tick_go_out_together_and_in_order(
         assert len(ends.receiver.responses) == 1000
 
 
-async def test_a_long_tick_sends_its_first_requests_before_its_last_are_made(nursery: trio.Nursery) -> None:
+async def test_long_tick_sends_first_requests_before_last_are_made(nursery: trio.Nursery) -> None:
     """A bookie begins with them meanwhile."""
     async with both_ends(nursery) as ends:
         for number in range(1000):
@@ -160,9 +161,7 @@ async def test_a_request_above_the_bound_is_sent_when_nothing_waits(nursery: tri
 # -- signs of life ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_bookie_that_falls_silent_is_noticed_in_time(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_silent_bookie_is_noticed_in_time(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
     """W6: a frozen process, or a network that swallows everything."""
     async with both_ends(nursery, silence_max_s=8.0) as ends:
         begin_s = trio.current_time()
@@ -174,9 +173,7 @@ async def test_a_bookie_that_falls_silent_is_noticed_in_time(
             ends.connection.send([read(2)])
 
 
-async def test_a_bookie_that_takes_what_is_sent_is_not_silent(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_receiving_bookie_is_not_silent(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
     """Much over a slow line: until it has it all, it has nothing to answer."""
     batch = batch_of(2_000_000)
     async with both_ends(nursery, silence_max_s=8.0, connection_bytes_max=64 << 20) as ends:
@@ -209,7 +206,7 @@ async def test_an_idle_connection_is_kept_alive_over_tcp(autojump_clock: trio.te
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_sent_in_the_last_tick_goes_out_before_closing(nursery: trio.Nursery) -> None:
+async def test_bytes_of_the_last_tick_are_sent_before_closing(nursery: trio.Nursery) -> None:
     async with both_ends(nursery) as ends:
         for number in range(20):
             ends.connection.send([read(number)])
@@ -230,7 +227,7 @@ async def test_what_was_sent_in_the_last_tick_goes_out_before_closing(nursery: t
         (wire.encode_greeting(wire.Refuse("enough", retry=True)), "it ended the connection: enough"),
     ],
 )
-async def test_a_bookie_that_ends_or_talks_nonsense(data: bytes, problem: str, nursery: trio.Nursery) -> None:
+async def test_ending_or_confused_bookie_is_an_error(data: bytes, problem: str, nursery: trio.Nursery) -> None:
     async with both_ends(nursery) as ends:
         ends.connection.send([read(1)])
         await ends.requests(1)
@@ -288,7 +285,7 @@ async def test_connecting_may_be_cancelled_at_any_point() -> None:
 
 
 @pytest.mark.usefixtures("_leaks_nothing")
-async def test_a_nursery_that_is_left_takes_its_connections_along() -> None:
+async def test_nursery_takes_its_connections_along() -> None:
     receiver = Receiver()
     async with listening(Handler(holds=True)) as listener:
         async with trio.open_nursery() as nursery:
@@ -301,7 +298,7 @@ async def test_a_nursery_that_is_left_takes_its_connections_along() -> None:
 
 
 @pytest.mark.usefixtures("_leaks_nothing")
-async def test_a_nursery_that_was_left_gets_no_connection() -> None:
+async def test_exited_nursery_gets_no_connection() -> None:
     async with trio.open_nursery() as left:
         pass
     async with listening(Handler()) as listener:
@@ -317,7 +314,7 @@ async def test_a_silent_listener_costs_one_handshake_timeout(
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         begin_s = trio.current_time()
         with pytest.raises(BookieUnreachableError, match="no handshake"):
-            await TcpTransport(TcpOptions(handshake_timeout_s=3.0)).connect(address, Receiver(), nursery)
+            await TcpTransport(TcpTuning(handshake_timeout_s=3.0)).connect(address, Receiver(), nursery)
         assert trio.current_time() - begin_s == pytest.approx(3.0)
 
 
@@ -332,7 +329,7 @@ async def test_unrequested_messages_reach_the_receiver(nursery: trio.Nursery) ->
         assert ends.connection._outbox.unanswered == 1
 
 
-async def test_a_message_that_is_too_short_ends_the_connection(nursery: trio.Nursery) -> None:
+async def test_too_short_message_ends_the_connection(nursery: trio.Nursery) -> None:
     async with both_ends(nursery) as ends:
         ends.far.write([wire.seal(wire.AWAITED, 0, 0, b"1234567")])
         with trio.fail_after(5):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 
 from replog.protocol.messages import ReadRequest
+from replog.runtime.host_ports import parse_address
 from replog.transports.tcp import TcpOptions, TcpTransport
-from replog.transports.tcp.addresses import parse_address
 from tests.transports.tcp.kit import KEY, Handler, Receiver
 
 
@@ -40,7 +40,7 @@ async def test_connections_and_bytes_are_counted() -> None:
     assert transport.statistics()["accepted_connections"] == 1
 
 
-async def test_who_may_not_connect_is_counted() -> None:
+async def test_refused_clients_are_counted() -> None:
     transport = TcpTransport(TcpOptions(connections_max=1))
     async with transport.listen("127.0.0.1:0", Handler(), bookie_id="bookie-1") as address:
         host, port = parse_address(address)

@@ -17,7 +17,7 @@ import trio
 
 from replog.protocol import wire
 from replog.protocol.wire import FrameSplitter
-from replog.transports.tcp.addresses import parse_address
+from replog.runtime.host_ports import parse_address
 from replog.transports.tcp.ebb import Ebb
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.stream import Stream

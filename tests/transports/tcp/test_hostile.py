@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from replog.backends import memory
 from replog.bookie.server import BookieServer
-from replog.config import BookieOptions
+from replog.config.bookie import BookieTuning
 from replog.errors import BookieRefusedError
 from replog.protocol import wire
 from replog.protocol.batch import build
@@ -35,10 +35,11 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.wire import Frame, FrameSplitter, Hello, Prove, Refuse
+from replog.runtime.host_ports import parse_address
 from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp import TcpOptions
-from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.listener import Listener
+from replog.transports.tcp.options import TcpTuning
 from tests.authentication.files import CLIENT_SECRET, secrets_file
 from tests.protocol.bookies import proof_of
 from tests.transports.tcp.credentials import Authority, ask, authenticator
@@ -79,8 +80,8 @@ async def victim(
 ) -> AsyncIterator[Victim]:
     """A bookie. On leaving it has forgotten everybody, and serves an honest client."""
     storage = memory.open_storage("hostile")
-    server = BookieServer(storage, BookieOptions(storage="memory", long_poll_max_s=0.5), lambda _event: None)
-    settings = options or TcpOptions(handshake_timeout_s=5.0)
+    server = BookieServer(storage, BookieTuning(storage="memory", long_poll_max_s=0.5), lambda _event: None)
+    settings = options or TcpTuning(handshake_timeout_s=5.0)
     listener = Listener(server, server.bookie_id, authenticator(authentication), settings)
     await listener.bind("127.0.0.1", 0)
     listener._sockets.append(_also(HOSTILE, listener))
@@ -177,7 +178,7 @@ STRANGE_BEGINNINGS = {
 
 
 @pytest.mark.parametrize("name", STRANGE_BEGINNINGS)
-async def test_who_begins_strangely_is_told_and_forgotten(name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_strange_beginning_is_answered_and_forgotten(name: str, caplog: pytest.LogCaptureFixture) -> None:
     said, told = STRANGE_BEGINNINGS[name]
     async with victim() as bookie:
         stream = await connected(bookie)
@@ -192,9 +193,9 @@ async def test_who_begins_strangely_is_told_and_forgotten(name: str, caplog: pyt
 @pytest.mark.parametrize(
     "said", [HELLO[:10], HELLO[:-1], b"", b"\x16"], ids=["header", "all but one", "nothing", "a byte"]
 )
-async def test_who_does_not_finish_is_not_waited_for(said: bytes, autojump_clock: trio.testing.MockClock) -> None:
+async def test_unfinished_introduction_is_not_awaited(said: bytes, autojump_clock: trio.testing.MockClock) -> None:
     """Slowly or never: the deadline is for the whole handshake."""
-    async with victim(TcpOptions(handshake_timeout_s=0.3)) as bookie:
+    async with victim(TcpTuning(handshake_timeout_s=0.3)) as bookie:
         stream = await connected(bookie)
         await stream.send_all(said)
         started = trio.current_time()
@@ -208,14 +209,12 @@ async def test_who_does_not_finish_is_not_waited_for(said: bytes, autojump_clock
         await dripping.aclose()
 
 
-async def test_who_looks_whether_the_port_is_open_has_not_failed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_port_scan_does_not_count_as_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With and without TLS, leaving by an end or by a reset: nothing is logged, nobody is barred."""
     certificate = str(Authority(tmp_path, "probed").sign("127.0.0.1"))
     for options in (TcpOptions(), TcpOptions(tls_certificate_file=certificate)):
         client = TcpOptions(tls_ca_file=str(tmp_path / "probed.pem")) if options.tls_certificate_file else TcpOptions()
-        limited = attrs.evolve(options, failed_handshakes_max=1)
+        limited = TcpTuning(tls_certificate_file=options.tls_certificate_file, failed_handshakes_max=1)
         async with victim(limited, client=client) as bookie:
             for number in range(40):
                 stream = await connected(bookie, HONEST)
@@ -229,9 +228,9 @@ async def test_who_looks_whether_the_port_is_open_has_not_failed(
 # -- floods -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_host_that_keeps_failing_is_not_heard_and_others_are(autojump_clock: trio.testing.MockClock) -> None:
+async def test_repeatedly_failing_host_is_ignored_and_others_are_not(autojump_clock: trio.testing.MockClock) -> None:
     """Failures are forgotten as time passes, so none may pass meanwhile."""
-    async with victim(TcpOptions(failed_handshakes_max=5)) as bookie:
+    async with victim(TcpTuning(failed_handshakes_max=5)) as bookie:
         for _ in range(5):
             stream = await connected(bookie)
             await stream.send_all(bytes(100))
@@ -246,7 +245,7 @@ async def test_a_host_that_keeps_failing_is_not_heard_and_others_are(autojump_cl
 async def test_a_barred_client_of_tls_reads_why(tmp_path: Path) -> None:
     """Though it is said in clear, without a handshake."""
     authority = Authority(tmp_path, "barring")
-    options = TcpOptions(tls_certificate_file=str(authority.sign("127.0.0.1")), failed_handshakes_max=1)
+    options = TcpTuning(tls_certificate_file=str(authority.sign("127.0.0.1")), failed_handshakes_max=1)
     client = TcpOptions(tls_ca_file=str(authority.file))
     async with victim(options, client=client) as bookie:
         bookie.listener._hosts.failed(HONEST, trio.current_time() + 30)
@@ -256,7 +255,7 @@ async def test_a_barred_client_of_tls_reads_why(tmp_path: Path) -> None:
 
 
 async def test_a_host_cannot_take_all_handshakes() -> None:
-    async with victim(TcpOptions(handshakes_max=8, handshake_timeout_s=60.0)) as bookie:
+    async with victim(TcpTuning(handshakes_max=8, handshake_timeout_s=60.0)) as bookie:
         silent = [await connected(bookie) for _ in range(30)]
         with trio.fail_after(10):
             while bookie.listener._hosts.under_way < 4:  # noqa: ASYNC110
@@ -319,7 +318,7 @@ BREACHES = {
     "huge fields": (header(1 << 24, 1 << 23, wire.ADD), "bytes of fields"),
     "spoilt": (spoilt(encoded(READ)), "does not match its checksum"),
     "spoilt batch": (spoilt(encoded(batch_add(1, DigestType.HMAC_SHA256))), "damaged on the way"),
-    "no batch": (wire.seal(wire.ADD, 0, 1, bytes(60)), "batch"),
+    "no batch": (wire.seal(wire.ADD, 0, 1, bytes(68)), "batch"),
     "unknown kind": (header(24, 0, 99), "no request that this version knows"),
     "an answer": (header(24, 0, wire.RESPONSE), "no request that this version knows"),
     "a greeting again": (HELLO, "no request that this version knows"),
@@ -334,7 +333,7 @@ BREACHES = {
 
 
 @pytest.mark.parametrize("name", BREACHES)
-async def test_who_breaks_the_protocol_later_is_told_and_forgotten(name: str) -> None:
+async def test_later_protocol_error_is_answered_and_forgotten(name: str) -> None:
     said, told = BREACHES[name]
     async with victim() as bookie:
         stream = await introduced(bookie)
@@ -351,7 +350,7 @@ async def test_half_a_frame_and_gone(kept: int) -> None:
 
 
 async def test_half_a_frame_and_silence(autojump_clock: trio.testing.MockClock) -> None:
-    async with victim(TcpOptions(transfer_timeout_s=0.2)) as bookie:
+    async with victim(TcpTuning(transfer_timeout_s=0.2)) as bookie:
         stream = await introduced(bookie)
         await stream.send_all(encoded(batch_add(1))[:100])
         assert await last_words(stream) == ""
@@ -369,7 +368,7 @@ WRONG_KEYS: list[Callable[[], Request]] = [
 
 
 @pytest.mark.parametrize("number", range(len(WRONG_KEYS)))
-async def test_who_has_another_key_gets_nothing_and_changes_nothing(number: int) -> None:
+async def test_client_with_another_key_gets_and_changes_nothing(number: int) -> None:
     async with victim() as bookie:
         address = bookie.listener.address
         assert (await ask(address, TcpOptions(), "", batch_add(1))).status is Status.OK
@@ -382,9 +381,9 @@ async def test_who_has_another_key_gets_nothing_and_changes_nothing(number: int)
         assert (await ask(address, TcpOptions(), "", READ)).batches == (batch_add(1).batch,)
 
 
-async def test_endless_pings_that_are_never_read_stop_by_themselves() -> None:
+async def test_endless_unread_pings_stop_by_themselves() -> None:
     """Their answers fill the client's own room, and then it is not heard any more."""
-    options = TcpOptions(frame_bytes_max=3 << 20, connection_bytes_max=3 << 20, transfer_timeout_s=1.0)
+    options = TcpTuning(frame_bytes_max=3 << 20, connection_bytes_max=3 << 20, transfer_timeout_s=1.0)
     async with victim(options) as bookie:
         stream = await introduced(bookie)
         pings = wire.PING_FRAME * 10_000
@@ -395,8 +394,8 @@ async def test_endless_pings_that_are_never_read_stop_by_themselves() -> None:
         await stream.aclose()
 
 
-async def test_questions_that_wait_for_ever_are_bounded() -> None:
-    options = TcpOptions(frame_bytes_max=3 << 20, connection_bytes_max=3 << 20)
+async def test_permanently_waiting_questions_are_bounded() -> None:
+    options = TcpTuning(frame_bytes_max=3 << 20, connection_bytes_max=3 << 20)
     async with victim(options) as bookie:
         stream = await introduced(bookie)
         with trio.move_on_after(0.7):
@@ -448,7 +447,7 @@ def _recorder(bookie: Victim, recorded: list[bytes]) -> Callable[[trio.SocketStr
     return record
 
 
-async def test_who_has_not_proven_anything_is_not_heard(tmp_path: Path) -> None:
+async def test_unauthenticated_client_is_not_heard(tmp_path: Path) -> None:
     """Requests that come with the greeting wait for its end, and there is none."""
     path = secrets_file(tmp_path / "all.toml", app=CLIENT_SECRET)
     async with victim(authentication=f"secret:{path}") as bookie:

@@ -13,14 +13,14 @@ import trio.testing
 
 from replog.errors import BookieRefusedError, BookieUnreachableError, ConfigError
 from replog.protocol import wire
-from replog.protocol.messages import ReadLastAddConfirmedRequest, Request, Response, Status
+from replog.protocol.messages import ReadLastAddConfirmedRequest, RecoveryReadRequest, Request, Response, Status
 from replog.protocol.wire import FrameSplitter
 from replog.runtime.nursery import open_service_nursery
-from replog.transports.tcp import TcpOptions, TcpTransport
+from replog.transports.tcp import TcpOptions, TcpTransport, UnixOptions
 from replog.transports.tcp.listener import Listener
+from replog.transports.tcp.options import TcpTuning, tuned
 from replog.transports.tcp.stream import Stream
 from tests.transports.tcp.kit import (
-    FRAME_BYTES_MAX,
     KEY,
     Handler,
     RawClient,
@@ -40,7 +40,7 @@ class Served:
     """A listener whose end the test decides."""
 
     def __init__(self, handler: Handler, nursery: trio.Nursery, **options: float) -> None:
-        self.listener = Listener(handler, "bookie-1", None, TcpOptions(**options))  # type: ignore[arg-type]
+        self.listener = Listener(handler, "bookie-1", None, TcpTuning(**options))  # type: ignore[arg-type]
         self._nursery = nursery
         self.ended = trio.Event()
 
@@ -91,9 +91,27 @@ async def test_accepted_requests_are_answered_before_the_end(
     assert served.listener._budget.used_bytes == 0
 
 
+async def test_recovery_read_is_answered_before_the_end(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """R4: it has raised the fence. Its recovery would wait for nothing."""
+    handler = Handler(lambda request: Response(request.request_id, Status.NO_ENTRY), holds=True)
+    served = Served(handler, nursery, drain_timeout_s=5.0)
+    async with raw_client(await served.start()) as client:
+        client.say(RecoveryReadRequest(1, 7, KEY, 2, 0, 1))
+        await settled()
+        nursery.start_soon(served.listener.close, "leaving")
+        await settled(1)
+        assert not served.ended.is_set()
+        handler.release()
+        (answer,) = await client.answers(1)
+        assert answer.status is Status.NO_ENTRY
+        assert await client.farewell() == "leaving"
+
+
 @pytest.mark.parametrize("is_cancelled", [False, True])
 @pytest.mark.parametrize("client_reads", [False, True])
-async def test_nobody_waits_longer_for_an_answer_than_it_was_said(
+async def test_no_client_waits_longer_for_an_answer_than_promised(
     client_reads: bool, is_cancelled: bool, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     def large(request: Request) -> Response:
@@ -114,9 +132,7 @@ async def test_nobody_waits_longer_for_an_answer_than_it_was_said(
         assert served.listener._budget.used_bytes == 0
 
 
-async def test_who_has_nothing_under_way_is_told_at_once(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_idle_clients_hear_at_once(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
     served = Served(Handler(holds=True), nursery)
     receiver = Receiver()
     connection = await TcpTransport(TcpOptions()).connect(await served.start(), receiver, nursery)
@@ -129,7 +145,7 @@ async def test_who_has_nothing_under_way_is_told_at_once(
     assert "it ended the connection: leaving" in str(receiver.errors[0])
 
 
-async def test_who_is_introducing_themselves_does_not_hold_it_up(
+async def test_client_introducing_itself_does_not_delay_leaving(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     served = Served(Handler(), nursery)
@@ -150,7 +166,7 @@ async def test_who_is_introducing_themselves_does_not_hold_it_up(
     assert served.listener._connections == served.listener._hosts.under_way == 0
 
 
-async def test_who_introduces_themselves_while_it_leaves_is_sent_away(
+async def test_client_is_sent_away_when_it_comes_while_leaving(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Else it would take their requests, and end before it answers them."""
@@ -199,7 +215,7 @@ async def test_two_cannot_listen_at_one_port() -> None:
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:0", "no-such-host.invalid:0"])
-async def test_where_it_cannot_listen_is_said(address: str) -> None:
+async def test_unusable_address_is_named(address: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen there"):
         async with TcpTransport(TcpOptions()).listen(address, Handler()):
             pass
@@ -301,22 +317,27 @@ async def test_a_slow_client_does_not_stall_another(autojump_clock: trio.testing
         assert trio.current_time() - begin_s < 1
 
 
-async def test_limits_that_contradict_each_other_are_refused() -> None:
+async def test_contradictory_limits_are_refused() -> None:
     for options in (
-        {"frame_bytes_max": FRAME_BYTES_MAX - 1},
-        {"frame_bytes_max": wire.FRAME_BYTES_MAX + 1},
-        {"connection_bytes_max": FRAME_BYTES_MAX},
-        {"total_bytes_max": 1 << 20},
+        {"total_bytes_max": wire.FRAME_BYTES_MAX - 1},
         {"connections_max": 0},
         {"silence_max_s": float("nan")},
-        {"drain_timeout_s": -1},
+        {"silence_max_s": 0},
     ):
         with pytest.raises(ConfigError):
             TcpOptions(**options)
 
 
-async def test_no_limit_at_all_can_be_said() -> None:
-    endless = TcpOptions(silence_max_s=float("inf"), transfer_timeout_s=float("inf"))
+def test_deadlines_follow_from_the_longest_silence() -> None:
+    slow, quick = tuned(TcpOptions(silence_max_s=60.0)), tuned(UnixOptions(silence_max_s=2.0))
+    assert (slow.transfer_timeout_s, slow.handshake_timeout_s, slow.drain_timeout_s) == (60.0, 10.0, 5.0)
+    assert (quick.transfer_timeout_s, quick.handshake_timeout_s, quick.drain_timeout_s) == (2.0, 1.0, 1.0)
+    assert tuned(quick) is quick
+    assert tuned(TcpOptions(total_bytes_max=40 << 20)).connection_bytes_max == 40 << 20
+
+
+async def test_limits_can_be_turned_off() -> None:
+    endless = TcpOptions(silence_max_s=float("inf"))
     async with open_service_nursery() as nursery:
         transport = TcpTransport(endless)
         async with transport.listen("127.0.0.1:0", Handler()) as address:

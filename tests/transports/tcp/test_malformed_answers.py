@@ -17,8 +17,8 @@ from replog.errors import BookieAnswerError, BookieError, BookieUnreachableError
 from replog.protocol import wire
 from replog.protocol.answers import check_answer
 from replog.protocol.messages import AddRequest, Request, Response, Status
-from replog.transports.tcp import TcpOptions
 from replog.transports.tcp.client import TcpConnection
+from replog.transports.tcp.options import TcpTuning
 from replog.transports.tcp.stream import Stream
 from tests.protocol.test_answers import GOOD, a_batch
 from tests.transports.tcp.kit import FRAME_BYTES_MAX
@@ -81,7 +81,7 @@ async def answers_to(request: Request, data: bytes) -> list[Answer]:
     """What whoever asked this hears when the bookie sends these bytes."""
     near, far = (Stream(each) for each in socket.socketpair())
     channel = BookieChannel("bookie-1", 1 << 20, TIMEOUT_S, itertools.count(2))
-    options = TcpOptions(frame_bytes_max=FRAME_BYTES_MAX)
+    options = TcpTuning(frame_bytes_max=FRAME_BYTES_MAX)
     connection = TcpConnection(
         "bookie-1",
         near,
@@ -113,7 +113,7 @@ async def answers_to(request: Request, data: bytes) -> list[Answer]:
 
 
 @pytest.mark.parametrize("kind", GOOD)
-async def test_whatever_a_bookie_sends_ends_in_one_answer(kind: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_any_bytes_of_a_bookie_end_in_one_answer(kind: str, autojump_clock: trio.testing.MockClock) -> None:
     """R4, D2, W6."""
     request, good = GOOD[kind]
     errors: set[type] = set()

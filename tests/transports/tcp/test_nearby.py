@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from replog.runtime.host_ports import parse_address
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.platform import IS_LINUX
 from replog.transports.tcp import TcpOptions, TcpTransport, nearby
-from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.nearby import connect_beside, listen_beside
 from tests.transports.tcp.credentials import Authority
 from tests.transports.tcp.kit import Handler, Receiver, read
@@ -51,7 +51,7 @@ async def test_client_of_the_same_machine_takes_a_unix_socket(where: str) -> Non
         assert await family_of(address, TcpOptions()) == socket.AF_UNIX
 
 
-async def test_bookie_that_listens_everywhere_is_found_by_each_address() -> None:
+async def test_bookie_listening_everywhere_is_found_by_each_address() -> None:
     async with listening(TcpOptions(advertise="127.0.0.1"), "0.0.0.0:0") as address:
         port = parse_address(address)[1]
         assert await family_of(address, TcpOptions()) == socket.AF_UNIX
@@ -64,7 +64,7 @@ async def test_tcp_is_taken_where_one_side_wants_it(bookie: TcpOptions, client: 
         assert await family_of(address, client) == socket.AF_INET
 
 
-async def test_who_speaks_tls_speaks_it_over_tcp(tmp_path: Path) -> None:
+async def test_tls_client_uses_tcp(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     certificate, file = str(authority.sign("127.0.0.1")), str(authority.file)
     async with listening(TcpOptions(tls_certificate_file=certificate)) as address:
@@ -80,7 +80,7 @@ async def test_name_taken_by_another_user_is_not_trusted(monkeypatch: pytest.Mon
         assert await family_of(address, TcpOptions()) == socket.AF_UNIX
 
 
-async def test_bookie_whose_name_is_taken_listens_over_tcp_alone() -> None:
+async def test_bookie_with_an_occupied_name_listens_over_tcp_alone() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as free, closing(socket.socket(socket.AF_UNIX)) as rude:
         host, port = free.getsockname()
         rude.bind(nearby._name(host, port))

@@ -24,7 +24,7 @@ from replog.protocol.messages import (
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp.budget import Budget
 from replog.transports.tcp.listener import Listener
-from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.options import TcpTuning
 from replog.transports.tcp.session import Session
 from replog.transports.tcp.stream import Stream
 from tests.protocol.bookies import proof_of
@@ -162,7 +162,7 @@ async def test_large_reads_are_answered_after_deaf_clients_lost_room(
         assert is_counted_exactly(listener)
 
 
-async def test_a_client_that_left_is_noticed_while_nothing_is_received(
+async def test_departed_client_is_noticed_while_nothing_is_received(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """It has asked for so much that nothing more is read: its farewell stands behind what nobody reads."""
@@ -198,7 +198,7 @@ async def test_a_broken_client_is_noticed_while_nothing_is_received(
         assert listener._budget.used_bytes == 0
 
 
-async def test_adds_overtake_reads_that_wait(autojump_clock: trio.testing.MockClock) -> None:
+async def test_adds_overtake_waiting_reads(autojump_clock: trio.testing.MockClock) -> None:
     handler = Handler(answer, holds=True)
     async with listening(handler) as listener, raw_client(listener.address) as client:
         client.say(*[read(number, 1000) for number in range(100)], add(100, SMALL), FenceRequest(101, 7, KEY, 1))
@@ -217,7 +217,7 @@ async def test_adds_overtake_reads_that_wait(autojump_clock: trio.testing.MockCl
         assert listener._budget.used_bytes == 0
 
 
-async def test_read_is_refused_when_there_is_no_room_for_long(autojump_clock: trio.testing.MockClock) -> None:
+async def test_read_is_refused_when_room_is_missing_for_long(autojump_clock: trio.testing.MockClock) -> None:
     handler = Handler(answer, holds=True)
     async with listening(handler, transfer_timeout_s=10.0) as listener, raw_client(listener.address) as client:
         client.say(*[read(number, 1000) for number in range(40)])
@@ -238,7 +238,7 @@ async def test_piece_is_counted_whole_until_all_of_it_is_sent(nursery: trio.Nurs
     near, far = map(Stream, ends)
     ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
     budget = Budget(64 * MIB)
-    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), Handler(answer), None, TcpOptions(), budget)
+    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), Handler(answer), None, TcpTuning(), budget)
     nursery.start_soon(near.run)
     nursery.start_soon(session.run, [])
     client = RawClient(far, FrameSplitter(wire.FRAME_BYTES_MAX), [])

@@ -41,7 +41,7 @@ def test_a_greeting_is_never_mistaken_for_tls(first: int) -> None:
             assert not looks_like_tls(bytes([first, 3, minor, rest]) + frame[4:])
 
 
-def test_a_refusal_in_clear_can_be_read_by_who_expected_tls() -> None:
+def test_clear_refusal_can_be_read_by_a_tls_client() -> None:
     assert refusal_in_clear(wire.encode_greeting(Refuse("no room", retry=True))) == "no room"
     for said in (
         b"",
@@ -53,6 +53,6 @@ def test_a_refusal_in_clear_can_be_read_by_who_expected_tls() -> None:
         assert refusal_in_clear(said) == ""
 
 
-def test_what_a_peer_said_cannot_forge_a_line_of_a_log() -> None:
+def test_words_of_a_peer_cannot_forge_a_log_line() -> None:
     assert printable("a\nb\x1b[31m\u202ec") == "a?b?[31m?c"
     assert len(printable("x" * 100_000)) < 1100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from replog.config import BookieOptions, ClientOptions
 from replog.errors import ConfigError, NotEnoughBookiesError, UnauthorizedError
 from replog.metastores.memory import MemoryMetastore
 from replog.registry import Registry
-from replog.runtime.nursery import open_service_nursery
 from tests.authentication.files import CLIENT_SECRET, OTHER_SECRET, secrets_file
 from tests.transports.tcp.credentials import Authority
 
@@ -50,14 +49,14 @@ class Secured:
 @asynccontextmanager
 async def cluster(directory: Path, *, mutual: bool = False) -> AsyncIterator[Secured]:
     secured = Secured(directory)
-    async with open_service_nursery() as nursery:
+    async with AsyncExitStack() as bookies:
         for number in range(3):
             config = BookieConfig(
                 directory=str(directory / f"bookie-{number}"),
                 metastore=secured.metastore,
                 options=secured.bookie_options(mutual=mutual),
             )
-            await nursery.start(replog.serve_bookie, config)
+            await bookies.enter_async_context(replog.serve_bookie(config))
         yield secured
 
 
@@ -90,7 +89,7 @@ async def test_a_log_by_mutual_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["clear", "secret", "nobody", "authority"])
-async def test_a_client_that_may_not_connect_learns_why(tmp_path: Path, fault: str) -> None:
+async def test_refused_client_learns_the_reason(tmp_path: Path, fault: str) -> None:
     async with cluster(tmp_path) as secured:
         wrong = secrets_file(tmp_path / "wrong.toml", app=OTHER_SECRET)
         others = Authority(tmp_path, "others")
@@ -108,7 +107,7 @@ async def test_a_client_that_may_not_connect_learns_why(tmp_path: Path, fault: s
                         pass
 
 
-async def test_files_that_a_client_cannot_use_are_an_error_at_once(tmp_path: Path) -> None:
+async def test_unusable_client_files_are_an_error_at_once(tmp_path: Path) -> None:
     options = ClientOptions(transports=(f"tcp:?tls_ca_file={tmp_path / 'missing.pem'}",))
     with pytest.raises(ConfigError, match=r"missing\.pem: No such file"):
         async with replog.connect(MemoryMetastore(), options=options):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import socket
 import struct
 from typing import Any
@@ -18,8 +20,12 @@ from replog.protocol.messages import (
     CopyReadRequest,
     CopyRequest,
     FenceRequest,
+    MetastorePurpose,
+    MetastoreRequest,
     RangesRequest,
     ReadLastAddConfirmedRequest,
+    ReadRequest,
+    RecoveryReadRequest,
     Request,
     Response,
     Status,
@@ -29,9 +35,10 @@ from replog.protocol.unasked import decode_awaited
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp import greeting
 from replog.transports.tcp.budget import Budget
-from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.options import TcpTuning
 from replog.transports.tcp.session import Session
 from replog.transports.tcp.stream import Stream
+from tests.lanes.seeds import seeds
 from tests.transports.tcp.kit import (
     FRAME_BYTES_MAX,
     KEY,
@@ -55,7 +62,7 @@ def large_answer(request: Request) -> Response:
     return Response(request.request_id, Status.OK, batches=(LARGE,))
 
 
-async def test_deaf_client_stops_itself_and_nobody_else(autojump_clock: trio.testing.MockClock) -> None:
+async def test_deaf_client_stops_only_itself(autojump_clock: trio.testing.MockClock) -> None:
     """B9: reads are made only as far as their answers are taken."""
     handler = Handler(large_answer)
     options = {"connection_bytes_max": 8 * MIB, "total_bytes_max": 64 * MIB, "transfer_timeout_s": 30.0}
@@ -80,6 +87,49 @@ async def test_deaf_client_stops_itself_and_nobody_else(autojump_clock: trio.tes
         assert "it takes none of the" in session.problem
         assert listener._budget.used_bytes == 0
         assert len(handler.requests) == answered + 1
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+async def test_nothing_is_charged_when_all_is_answered(seed: int, autojump_clock: trio.testing.MockClock) -> None:
+    """B9: whatever was asked for and answered, at once or later, with much, little or nothing, while the client stays."""
+    chance = random.Random(seed)
+
+    def answer(request: Request) -> Response:
+        if isinstance(request, ReadRequest | RecoveryReadRequest):
+            batches = chance.choice(((), (), (batch_of(10),), (batch_of(200_000),), (LARGE,)))
+            status = Status.OK if batches else chance.choice((Status.NO_ENTRY, Status.UNKNOWN))
+            return Response(request.request_id, status, batches=batches)
+        return Response(request.request_id, chance.choice((Status.OK, Status.FENCED)))
+
+    handler, numbers = Handler(answer), itertools.count(1)
+    options = {"connection_bytes_max": 8 * MIB, "total_bytes_max": 64 * MIB}
+    async with listening(handler, **options) as listener, raw_client(listener.address) as client:
+        (session,) = listener._sessions
+        for _ in range(30):
+            handler.holds = chance.random() < 0.5
+            requests: list[Request] = []
+            for _ in range(chance.randrange(1, 40)):
+                number, kind = next(numbers), chance.randrange(4)
+                if kind == 0:
+                    requests.append(add(number, batch_of(chance.choice((10, 5000)))))
+                elif kind == 1:
+                    requests.append(RecoveryReadRequest(number, 7, KEY, 2, 0, 1))
+                elif kind == 2:
+                    requests.append(ReadLastAddConfirmedRequest(number, 7, KEY, -1, 0, 0, 1, 4096))
+                else:
+                    requests.append(read(number, chance.choice((1, 5000, MIB))))
+            client.say(*requests)
+            await settled()
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(client.answers, len(requests))
+                    handler.holds = False
+                    while handler.held:
+                        handler.release()
+                        await settled()
+            await settled()
+            assert (session._account.charged_bytes, session._account.answer_bytes) == (0, 0)
+            assert (listener._budget.used_bytes, listener._budget.answer_bytes) == (0, 0)
 
 
 async def test_answers_have_a_bound_when_larger_than_asked_for(autojump_clock: trio.testing.MockClock) -> None:
@@ -108,7 +158,7 @@ async def test_answers_have_a_bound_when_larger_than_asked_for(autojump_clock: t
         assert session._account.charged_bytes == 0
 
 
-async def test_what_is_answered_at_once_is_charged_until_it_can_go(nursery: trio.Nursery) -> None:
+async def test_immediate_answer_is_charged_until_it_can_go(nursery: trio.Nursery) -> None:
     """Other sessions are told things meanwhile, and ask whether there is room for them."""
     near, far = (Stream(each) for each in socket.socketpair())
     budget, charged_bytes = Budget(1 << 30), list[int]()
@@ -118,7 +168,7 @@ async def test_what_is_answered_at_once_is_charged_until_it_can_go(nursery: trio
         assert session._account.charged_bytes == budget.used_bytes
         return large_answer(request)
 
-    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), Handler(answer), None, TcpOptions(), budget)
+    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), Handler(answer), None, TcpTuning(), budget)
     nursery.start_soon(near.run)
     nursery.start_soon(session.run, [])
     client = RawClient(far, FrameSplitter(FRAME_BYTES_MAX), [])
@@ -180,7 +230,7 @@ async def test_requests_in_one_piece_are_answered_as_room_allows(
         assert all(answer.batches == (LARGE,) for answer in answers)
 
 
-async def test_who_sends_and_never_reads_is_no_longer_read(autojump_clock: trio.testing.MockClock) -> None:
+async def test_client_is_not_read_when_it_never_reads(autojump_clock: trio.testing.MockClock) -> None:
     handler = Handler()
     async with listening(handler, connection_bytes_max=FRAME_BYTES_MAX) as listener:
         async with raw_client(listener.address, receive_buffer_bytes=4096) as deaf:
@@ -197,7 +247,7 @@ async def test_who_sends_and_never_reads_is_no_longer_read(autojump_clock: trio.
             assert "it takes none" in session.problem
 
 
-async def test_a_message_that_trickles_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+async def test_trickling_message_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
     async with listening(Handler(), transfer_timeout_s=30.0) as listener, raw_client(listener.address) as slow:
         (session,) = listener._sessions
         begin = trio.current_time()
@@ -231,7 +281,7 @@ async def test_bytes_for_a_begun_message_are_reserved_and_returned(
     assert listener._budget.used_bytes == 0
 
 
-async def test_many_half_messages_do_not_block_each_other_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+async def test_many_half_messages_do_not_block_each_other_forever(autojump_clock: trio.testing.MockClock) -> None:
     """Together they need five times what there is; each gets its room when another one is done."""
     handler = Handler()
     frame = encoded(add(1, batch_of(FRAME_BYTES_MAX - 1024)))
@@ -306,7 +356,7 @@ async def test_a_trickling_client_loses_its_room_when_others_need_it(
     bytes_per_s: int, is_room_scarce: bool, stays: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     stream: Any = SlowStream(1000)
-    options = TcpOptions(transfer_timeout_s=30.0, silence_max_s=1000.0)
+    options = TcpTuning(transfer_timeout_s=30.0, silence_max_s=1000.0)
     session = Session(stream, FrameSplitter(FRAME_BYTES_MAX), Handler(), None, options, Budget(1 << 30))
     for second in range(100):
         stream.take(bytes_per_s)
@@ -343,7 +393,7 @@ async def test_the_order_of_requests_is_kept_however_they_arrive(autojump_clock:
         assert [request.request_id for request in handler.requests] == list(range(300))
 
 
-async def test_a_long_poll_delays_nobody_and_silent_clients_are_lost(
+async def test_long_poll_delays_no_other_and_silent_clients_are_lost(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     handler = Handler(holds=True)
@@ -364,7 +414,7 @@ async def test_a_long_poll_delays_nobody_and_silent_clients_are_lost(
             assert await silent.hear() is None
 
 
-async def test_an_id_that_is_used_twice_at_a_time_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reused_id_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
     async with listening(Handler(holds=True)) as listener, raw_client(listener.address) as client:
         client.say(read(1), read(2))
         await settled()
@@ -373,7 +423,7 @@ async def test_an_id_that_is_used_twice_at_a_time_ends_the_connection(autojump_c
 
 
 @pytest.mark.parametrize("features", [0, wire.FEATURE_AWAITED])
-async def test_writer_is_told_unasked_unless_an_end_is_older(
+async def test_writer_is_notified_unasked_unless_an_end_is_older(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, features: int
 ) -> None:
     """W5: a client that does not understand the frame would end the connection, so it gets none."""
@@ -398,7 +448,7 @@ async def test_writer_is_told_unasked_unless_an_end_is_older(
         assert len(frames) == 2 + len(told)
 
 
-async def test_an_answer_that_comes_twice_or_late_goes_nowhere(autojump_clock: trio.testing.MockClock) -> None:
+async def test_repeated_or_late_answer_goes_nowhere(autojump_clock: trio.testing.MockClock) -> None:
     handler = Handler(holds=True)
     async with listening(handler) as listener:
         async with raw_client(listener.address) as client:
@@ -430,7 +480,7 @@ async def test_an_answer_that_comes_twice_or_late_goes_nowhere(autojump_clock: t
         struct.pack("<IIIBBHQ", 0, 1 << 31, 10, wire.ADD, 0, 0, 1),
     ],
 )
-async def test_nonsense_ends_its_own_connection_and_is_told(
+async def test_nonsense_ends_its_own_connection_and_is_reported(
     data: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with listening(Handler()) as listener, raw_client(listener.address) as other:
@@ -441,7 +491,7 @@ async def test_nonsense_ends_its_own_connection_and_is_told(
         assert await other.answers(1)
 
 
-async def test_a_connection_that_breaks_gives_everything_back(autojump_clock: trio.testing.MockClock) -> None:
+async def test_broken_connection_gives_everything_back(autojump_clock: trio.testing.MockClock) -> None:
     handler = Handler(large_answer, holds=True)
     async with listening(handler) as listener:
         async with raw_client(listener.address) as client:
@@ -465,7 +515,7 @@ async def test_repair_needs_role_or_key(roles: set[Role] | None, nursery: trio.N
     near, far = (Stream(each) for each in socket.socketpair())
     identity = None if roles is None else Identity("somebody", frozenset(roles))
     handler = Handler()
-    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), handler, identity, TcpOptions(), Budget(1 << 30))
+    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), handler, identity, TcpTuning(), Budget(1 << 30))
     nursery.start_soon(session.run, [])
     client = RawClient(far, FrameSplitter(FRAME_BYTES_MAX), [])
     key = b"k" * 32
@@ -490,6 +540,25 @@ async def test_repair_needs_role_or_key(roles: set[Role] | None, nursery: trio.N
     far.close()
 
 
+@pytest.mark.parametrize("roles", [None, {Role.CLIENT}, {Role.MEMBER}, {Role.CLIENT, Role.ADMIN}])
+async def test_each_purpose_of_a_metastore_needs_its_role(roles: set[Role] | None, nursery: trio.Nursery) -> None:
+    near, far = (Stream(each) for each in socket.socketpair())
+    identity = None if roles is None else Identity("somebody", frozenset(roles))
+    handler, budget = Handler(), Budget(1 << 30)
+    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), handler, identity, TcpTuning(), budget)
+    nursery.start_soon(session.run, [])
+    client = RawClient(far, FrameSplitter(FRAME_BYTES_MAX), [])
+    client.say(*[MetastoreRequest(int(each), each, b"question") for each in MetastorePurpose])
+    answers = {answer.request_id: answer for answer in await client.answers(len(MetastorePurpose))}
+    for purpose in MetastorePurpose:
+        role = Role[purpose.name]
+        may = roles is None or role in roles
+        assert answers[purpose].status is (Status.OK if may else Status.UNAUTHORIZED), purpose
+    assert len(handler.requests) == len(Role if roles is None else roles) - (roles is None)
+    assert budget.used_bytes == 0
+    far.close()
+
+
 @pytest.mark.parametrize("roles", [None, {Role.CLIENT}, {Role.CLIENT, Role.ADMIN}])
 async def test_only_administration_needs_the_role_of_administrators(
     roles: set[Role] | None, nursery: trio.Nursery
@@ -497,7 +566,7 @@ async def test_only_administration_needs_the_role_of_administrators(
     near, far = (Stream(each) for each in socket.socketpair())
     identity = None if roles is None else Identity("somebody", frozenset(roles))
     handler, budget = Handler(), Budget(1 << 30)
-    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), handler, identity, TcpOptions(), budget)
+    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), handler, identity, TcpTuning(), budget)
     nursery.start_soon(session.run, [])
     client = RawClient(far, FrameSplitter(FRAME_BYTES_MAX), [])
     client.say(*[AdminRequest(int(command), command) for command in AdminCommand], read(100))

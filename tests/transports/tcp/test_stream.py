@@ -108,7 +108,7 @@ async def test_unix_sockets_take_a_batch_at_once() -> None:
         assert len(await received(other, one.taken_bytes)) == one.taken_bytes
 
 
-async def test_what_waits_is_counted_and_told_of_as_it_goes() -> None:
+async def test_waiting_bytes_are_counted_and_reported_as_they_go() -> None:
     async with pair(buffer_bytes=4096) as (one, other):
         seen: list[int] = []
         one.on_sent = lambda: seen.append(one.waiting_bytes)
@@ -121,7 +121,7 @@ async def test_what_waits_is_counted_and_told_of_as_it_goes() -> None:
         assert seen[-1] == 0
 
 
-async def test_small_pieces_that_wait_cost_what_they_hold() -> None:
+async def test_small_waiting_pieces_cost_their_size() -> None:
     async with pair(buffer_bytes=4096) as (one, _):
         one.write([bytes(1 << 20)])
         tracemalloc.start()
@@ -134,7 +134,7 @@ async def test_small_pieces_that_wait_cost_what_they_hold() -> None:
         assert kept < 50_000 * 24 * 1.3 + 100_000
 
 
-async def test_closing_wakes_who_waits_on_both_ends() -> None:
+async def test_closing_wakes_waiters_on_both_ends() -> None:
     async with pair(buffer_bytes=4096) as (one, other):
         ended: list[bytes] = []
 
@@ -157,7 +157,7 @@ async def test_closing_wakes_who_waits_on_both_ends() -> None:
         assert await one.receive() == b""
 
 
-async def test_a_peer_that_is_gone_fails_no_write_and_ends_the_reader() -> None:
+async def test_departed_peer_fails_no_write_and_ends_the_reader() -> None:
     async with pair() as (one, other):
         other.close()
         for _ in range(3):
@@ -181,7 +181,7 @@ async def test_a_reset_connection_ends_in_an_os_error_or_silence() -> None:
         stream.close()
 
 
-async def test_receiving_that_is_cancelled_loses_nothing() -> None:
+async def test_cancelled_receiving_loses_nothing() -> None:
     chance = random.Random(2)
     async with pair() as (one, other):
         data = chance.randbytes(200_000)
@@ -203,7 +203,7 @@ async def test_receiving_that_is_cancelled_loses_nothing() -> None:
         assert found == data
 
 
-async def test_one_that_sends_without_end_lets_others_have_their_turn() -> None:
+async def test_endless_sender_lets_others_have_their_turn() -> None:
     async with pair() as (one, other):
         turns = 0
 

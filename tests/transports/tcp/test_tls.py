@@ -74,7 +74,9 @@ Choose = Callable[[Files], TcpOptions]
     ids=["clear", "tls", "mutual", "unasked-certificate"],
 )
 @pytest.mark.parametrize("authentication", ["", "secret"])
-async def test_who_belongs_is_let_in(files: Files, bookie: Choose, client: Choose, authentication: str) -> None:
+async def test_member_of_the_cluster_is_let_in(
+    files: Files, bookie: Choose, client: Choose, authentication: str
+) -> None:
     judging, proving = ("", "") if not authentication else (f"secret:{files.secrets}", f"secret:{files.app}")
     async with listening(bookie(files), judging) as listener:
         assert (await ask(listener.address, client(files), proving)).status is Status.OK
@@ -191,7 +193,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-async def test_both_sides_are_told_what_is_wrong(files: Files, name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_both_sides_learn_the_fault(files: Files, name: str, caplog: pytest.LogCaptureFixture) -> None:
     refusal = REFUSALS[name]
     async with listening(*refusal.bookie(files)) as listener:
         options, authentication = refusal.client(files)
@@ -206,14 +208,14 @@ async def test_both_sides_are_told_what_is_wrong(files: Files, name: str, caplog
         assert secret not in str(raised.value)
 
 
-async def test_another_bookie_than_the_one_that_is_meant(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+async def test_another_bookie_than_the_intended_one_is_refused(files: Files, caplog: pytest.LogCaptureFixture) -> None:
     async with listening(files.tls_bookie()) as listener:
         with pytest.raises(BookieRefusedError, match=r"this is bookie bookie-1, not bookie-2: is the address right"):
             await ask(listener.address, files.tls_client(), bookie_id="bookie-2")
     assert "not bookie-2" in logged(caplog)[0]
 
 
-async def test_a_certificate_of_a_client_makes_it_who_it_is(files: Files) -> None:
+async def test_certificate_names_the_client(files: Files) -> None:
     async with listening(files.mutual_bookie(), "tls:?administrators=ops") as listener:
         request = AdminRequest(1, AdminCommand.COMPACT)
         answer = await ask(listener.address, files.mutual_client(), "tls", request)
@@ -235,7 +237,7 @@ async def test_only_an_administrator_administers(files: Files) -> None:
         assert answer.status is Status.OK
 
 
-async def test_who_is_no_client_has_no_business_with_ledgers(files: Files, tmp_path: Path) -> None:
+async def test_stranger_has_no_access_to_ledgers(files: Files, tmp_path: Path) -> None:
     path = tmp_path / "watcher.toml"
     path.write_text(f'[clients.watcher]\nsecret = "{CLIENT_SECRET}"\nroles = ["admin"]\n', encoding="utf-8")
     path.chmod(0o600)
@@ -250,7 +252,7 @@ async def test_who_is_no_client_has_no_business_with_ledgers(files: Files, tmp_p
 # -- what can't work is said at the beginning -----------------------------------------------------------------------
 
 
-async def test_files_that_cannot_be_used(files: Files, tmp_path: Path) -> None:
+async def test_unusable_files_are_refused(files: Files, tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.touch()
     faults = {

@@ -22,6 +22,7 @@ from replog.runtime.nursery import open_service_nursery
 from replog.runtime.platform import UNIX_PATH_BYTES_MAX as PATH_BYTES_MAX
 from replog.testing import check_transport
 from replog.transports.tcp import TcpTransport, UnixOptions
+from replog.transports.tcp.options import UnixTuning
 from replog.transports.tcp.unix import connect_to, socket_path
 from tests.transports.tcp.kit import Handler, Receiver, read, settled
 
@@ -79,7 +80,7 @@ async def test_bookies_share_a_directory_under_their_names(short_path: Path) -> 
         ("a\0b", "is not a path"),
     ],
 )
-def test_path_that_no_socket_can_have_is_refused(address: str, problem: str) -> None:
+def test_impossible_socket_path_is_refused(address: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         socket_path(address)
 
@@ -95,7 +96,7 @@ async def test_longest_path_works(short_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "mode"), [(UnixOptions(), 0o600), (UnixOptions(mode="0660"), 0o660)])
-async def test_socket_has_its_permissions_whatever_the_umask(options: UnixOptions, mode: int, short_path: Path) -> None:
+async def test_socket_has_its_permissions_under_any_umask(options: UnixOptions, mode: int, short_path: Path) -> None:
     path = short_path / "bookie.sock"
     for umask in (0o000, 0o077):
         before = os.umask(umask)
@@ -107,7 +108,7 @@ async def test_socket_has_its_permissions_whatever_the_umask(options: UnixOption
 
 
 @pytest.mark.parametrize("mode", ["rw", "0o600", "600600", "0699"])
-def test_mode_that_is_not_octal_is_refused(mode: str) -> None:
+def test_non_octal_mode_is_refused(mode: str) -> None:
     with pytest.raises(ConfigError, match=f"mode={mode}: must be permissions in octal"):
         UnixOptions(mode=mode)
 
@@ -133,27 +134,27 @@ async def test_socket_of_a_killed_process_is_replaced(short_path: Path) -> None:
         assert await is_served(address)
 
 
-async def test_socket_where_somebody_listens_is_kept(short_path: Path) -> None:
+async def test_socket_with_a_listener_is_kept(short_path: Path) -> None:
     path, transport = short_path / "bookie.sock", TcpTransport(UnixOptions())
     async with transport.listen(str(path), Handler()) as address:
-        with pytest.raises(ConfigError, match="somebody listens there already"):
+        with pytest.raises(ConfigError, match="another process listens there already"):
             async with transport.listen(str(path), Handler()):
                 pass
         assert await is_served(address)
 
 
-async def test_socket_is_kept_when_so_many_wait_that_there_is_no_room(short_path: Path) -> None:
+async def test_socket_is_kept_when_its_queue_is_full(short_path: Path) -> None:
     path = short_path / "other.sock"
     with closing(socket.socket(socket.AF_UNIX)) as other, closing(socket.socket(socket.AF_UNIX)) as waiting:
         other.bind(str(path))
         other.listen(0)
         waiting.connect(str(path))
-        with pytest.raises(ConfigError, match="somebody listens there already"):
+        with pytest.raises(ConfigError, match="another process listens there already"):
             async with TcpTransport(UnixOptions()).listen(str(path), Handler()):
                 pass
 
 
-async def test_one_of_many_that_begin_at_once_takes_over_what_is_left(short_path: Path) -> None:
+async def test_one_of_many_simultaneous_starters_takes_over_leftovers(short_path: Path) -> None:
     """Without the lock on the directory, one would remove the socket of another that has just begun."""
     path = short_path / "bookie.sock"
     left_behind(path)
@@ -179,13 +180,11 @@ async def test_one_of_many_that_begin_at_once_takes_over_what_is_left(short_path
         leave.set()
 
 
-async def test_directory_that_stays_locked_is_an_error(
-    short_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_locked_directory_is_an_error(short_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     directory = os.open(short_path, os.O_RDONLY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="somebody keeps the directory locked"):
+        with pytest.raises(ConfigError, match="another process keeps the directory locked"):
             async with TcpTransport(UnixOptions()).listen(str(short_path / "bookie.sock"), Handler()):
                 pass
     finally:
@@ -210,7 +209,7 @@ async def test_missing_directory_is_an_error(short_path: Path) -> None:
 # -- connecting ---------------------------------------------------------------------------------------------------------
 
 
-async def test_client_waits_for_a_bookie_that_is_behind(short_path: Path) -> None:
+async def test_client_waits_for_a_lagging_bookie(short_path: Path) -> None:
     """The kernel says EAGAIN while the backlog is full; for TCP that would be "under way"."""
     path = str(short_path / "busy.sock")
     with closing(socket.socket(socket.AF_UNIX)) as busy, closing(socket.socket(socket.AF_UNIX)) as waiting:
@@ -227,7 +226,7 @@ async def test_client_waits_for_a_bookie_that_is_behind(short_path: Path) -> Non
             assert connected.getpeername() == path
 
 
-async def test_error_names_the_path_where_nobody_listens(short_path: Path) -> None:
+async def test_error_names_the_path_without_a_listener(short_path: Path) -> None:
     path = short_path / "bookie.sock"
     left_behind(path)
     for where, problem in ((path, "Connection refused"), (short_path / "none", "No such file or directory")):
@@ -238,7 +237,7 @@ async def test_error_names_the_path_where_nobody_listens(short_path: Path) -> No
 async def test_users_are_limited_each_by_himself_and_named_in_the_log(
     short_path: Path, patient_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    transport = TcpTransport(UnixOptions(failed_handshakes_max=2))
+    transport = TcpTransport(UnixTuning(failed_handshakes_max=2))
     async with transport.listen(str(short_path / "bookie.sock"), Handler(), bookie_id="bookie-1") as address:
         strangers = [socket.socket(socket.AF_UNIX) for _ in range(4)]
         for stranger in strangers:

@@ -1,8 +1,8 @@
 """HTTP/1.1 connections to etcd's servers: made, kept for the next request, and dropped when anything about them is in doubt.
 
 Rules: a request is sent whole before its answer is read. A connection on which something failed or was cancelled is
-closed, never used again. What was not sent whole was not understood by the server (`NotSentError`); all that fails later has
-an unknown fate (`AnswerLostError`).
+closed, never used again. An incompletely sent request was not understood by the server (`NotSentError`); every later
+failure has an unknown outcome (`AnswerLostError`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Connection:
 
 
 class Connections:
-    """Those to one cluster. At most `connections_max` requests at a time; idle ones are kept for each server."""
+    """The connections to one cluster. At most `connections_max` requests at a time; idle ones are kept for each server."""
 
     def __init__(self, options: EtcdOptions) -> None:
         self._options = options
@@ -220,7 +220,7 @@ def _keep_alive(stream: trio.SocketStream) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, and what caused it where that says more."""
+    """The error's message, and its cause where that says more."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):  # of several addresses each has failed
         return "; ".join(dict.fromkeys(str(each) for each in cause.exceptions))

@@ -248,7 +248,7 @@ class Gateway:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """What is done inside ends with `trio.ClosedResourceError` when this is closed, and does not begin afterwards."""
+        """Calls in this block end with `trio.ClosedResourceError` when the gateway is closed, and do not begin afterwards."""
         if self._is_closed:
             raise trio.ClosedResourceError(f"{self.target}: this metastore was closed")
         if os.getpid() != self._pid:

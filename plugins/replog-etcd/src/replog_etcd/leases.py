@@ -36,7 +36,7 @@ class Held:
 
 
 class Leases:
-    """What one client announces."""
+    """The announcements of one client."""
 
     def __init__(self, gateway: Gateway, layout: Layout, lease_s: float) -> None:
         self._gateway = gateway
@@ -65,7 +65,7 @@ class Leases:
         except MetastoreUncertainError:
             other = await self._put_if_absent(held, key, value)  # the second time it is found, or done
         if other is not None:
-            raise KeyExistsError(key, "somebody else announces it")
+            raise KeyExistsError(key, "another client announces it")
         held.values[key] = value
 
     async def _put_if_absent(self, held: Held, key: str, value: bytes) -> Record | None:

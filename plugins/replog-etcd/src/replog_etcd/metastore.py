@@ -105,7 +105,7 @@ class EtcdMetastore(Metastore):
             yield
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """What is announced right below this key, by its last word."""
+        """The announced values right below this key, by their last words."""
         check_key(key)
         listing = await list_below(self._gateway, self._layout, key, with_values=True)
         return {word: found.value for word, found in listing.words.items() if found is not None and found.lease_id}

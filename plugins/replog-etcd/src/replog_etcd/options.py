@@ -1,4 +1,4 @@
-"""What a URL says: which servers, below which prefix, and the options."""
+"""The contents of a URL: the servers, the prefix, and the options."""
 
 from __future__ import annotations
 

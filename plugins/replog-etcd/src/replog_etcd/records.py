@@ -40,7 +40,7 @@ class Layout:
         return _base64(f"{self._prefix}{key}{ending}".encode())
 
     def record(self, found: Mapping[str, Any]) -> Record:
-        """What etcd says of a key below the prefix. Raises `MetastoreCorruptError`."""
+        """Etcd's record of a key below the prefix. Raises `MetastoreCorruptError`."""
         raw = b""
         try:
             raw = base64.b64decode(found["key"])
@@ -84,7 +84,7 @@ class Layout:
         return {"request_range": {"key": self.encode(key), "keys_only": True}}
 
     def looked(self, answer: Mapping[str, Any]) -> Record | None:
-        """What `look` found, in the answer to a transaction."""
+        """The result of `look`, in the answer to a transaction."""
         try:
             found = answer["responses"][0]["response_range"].get("kvs", [])
         except (KeyError, IndexError, TypeError, AttributeError) as error:

@@ -1,7 +1,7 @@
-"""What etcd says when it doesn't do what it was asked for, and what follows from it for the outcome (M1).
+"""Refusals of etcd, and their meaning for the outcome (M1).
 
-A refusal is *definite* if etcd says it before it does anything; then another try is not a second change. What etcd says for lack
-of a leader or of time may come after the change was proposed to the others, and can still happen.
+A refusal is *definite* if etcd says it before it does anything; then another try is not a second change. A refusal for
+lack of a leader or of time may come after the change was proposed to the others, and the change can still happen.
 """
 
 from __future__ import annotations

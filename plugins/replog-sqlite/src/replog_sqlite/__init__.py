@@ -22,7 +22,8 @@ from replog_sqlite.database import CHANGE, READ, Database
 
 @attrs.frozen(kw_only=True)
 class SQLiteOptions:
-    """A call takes `timeout_s` at most. Who announced something counts as alive for `lease_s` after a sign of life."""
+    """A call takes `timeout_s` at most. A process that announced something counts as alive for `lease_s` after a sign
+    of life."""
 
     timeout_s: float = attrs.field(default=10.0, validator=[gt(0), lt(inf)])
     lease_s: float = attrs.field(default=10.0, validator=[gt(0), lt(inf)])
@@ -66,7 +67,7 @@ class SQLiteMetastore(Metastore):
         return await self._database.run(READ, _children, key)
 
     async def values(self, key: str) -> dict[str, Versioned]:
-        """What stands right below the key, by its last word, as it was at one moment."""
+        """The keys right below this one, by their last words, as they were at one moment."""
         check_key(key)
         return await self._database.run(READ, _values, key)
 

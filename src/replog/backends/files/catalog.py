@@ -10,7 +10,8 @@ durable; a log file is removed only when a catalog without it is. Little-endian 
         log files        kind (1 journal, 2 entry log), number, age, end in bytes; ascending by age
         deleted ledgers  first and last id of each range
         dropped entries  ledger id, stamp, first and last entry of each range, stride
-        ledgers          id, fence term, last add confirmed, last entry id, length of the key or -1, key
+        ledgers          id, fence term, last add confirmed, last entry id, revision, length of the key or
+                         -1, length of the proof, key, proof
     CRC32C of all that
 """
 
@@ -33,7 +34,7 @@ _HEADER = struct.Struct("<8sII16sQQQQQQQQQ")
 _FILE = struct.Struct("<IQQQ")
 _RANGE = struct.Struct("<qq")
 _DROPPED = struct.Struct("<qqqqQ")
-_LEDGER = struct.Struct("<qqqqiI")
+_LEDGER = struct.Struct("<qqqqqiI")
 _CHECKSUM = struct.Struct("<I")
 
 
@@ -49,7 +50,7 @@ class CatalogFile:
 
 @attrs.frozen
 class Catalog:
-    """What one catalog says."""
+    """The contents of one catalog."""
 
     identity: bytes
     generation: int
@@ -93,7 +94,7 @@ def pack_catalog(catalog: Catalog, packed_ledgers: Sequence[bytes] | None = None
 def pack_ledger(ledger_id: int, marks: Marks) -> bytes:
     """The marks of a ledger, as the catalog has them."""
     key, proof = marks.key, marks.proof
-    numbers = marks.fence_term, marks.last_add_confirmed, marks.last_entry_id
+    numbers = marks.fence_term, marks.last_add_confirmed, marks.last_entry_id, marks.revision
     size = -1 if key is None else len(key)
     return _LEDGER.pack(ledger_id, *numbers, size, len(proof)) + (key or b"") + proof
 
@@ -117,11 +118,11 @@ def unpack_catalog(data: bytes) -> Catalog | None:
     dropped = [(ledger_id, tuple(entries)) for ledger_id, *entries in _DROPPED.iter_unpack(data[start:end])]
     ledgers = []
     for _ in range(ledger_count):
-        ledger_id, fence_term, confirmed, last_entry_id, size, proof_size = _LEDGER.unpack_from(data, end)
+        ledger_id, fence_term, confirmed, last_entry_id, revision, size, proof_size = _LEDGER.unpack_from(data, end)
         end += _LEDGER.size
         key = None if size < 0 else data[end : end + size]
         end += max(size, 0)
         proof = data[end : end + proof_size]
         end += proof_size
-        ledgers.append((ledger_id, Marks(key, fence_term, confirmed, last_entry_id, proof)))
+        ledgers.append((ledger_id, Marks(key, fence_term, confirmed, last_entry_id, proof, revision)))
     return Catalog(identity, generation, first, sequence, durable, next_log, files, deleted, ledgers, dropped)

@@ -1,12 +1,13 @@
-"""Advances the mark: what is indexed or flushed durably need not be replayed, and unneeded files can go (B3, seed 002)."""
+"""Advances the mark: entries indexed or flushed durably need not be replayed, and unneeded files can go (B3, seed 002)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from replog.backends.disk import is_full, write_file_atomically
+from replog.backends.disk import write_file_atomically
 from replog.backends.dropped import DroppedRange
+from replog.backends.files.background_pace import Pace
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog
 from replog.backends.files.contents import Contents
@@ -15,7 +16,7 @@ from replog.backends.files.index import LedgerIndex
 from replog.backends.files.indexing import write_index
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import JournalFile, LogFile
-from replog.backends.files.pacing import Pace
+from replog.runtime.disk_errors import is_full
 
 _RESERVE_BYTES_MIN = 64 << 10
 _AT_ONCE = 100  # ledgers or sections: for so many the lock is held, a few tenths of a millisecond
@@ -128,10 +129,10 @@ class Checkpointer:
     def _pack_marks(
         self, ledger_ids: list[int], ledgers: list[LedgerIndex]
     ) -> tuple[list[bytes], list[tuple[int, DroppedRange]]]:
-        """The marks of all ledgers, of which only those that changed are packed again; and what was dropped of them.
+        """The marks of all ledgers, of which only those that changed are packed again; and the ranges dropped of them.
 
-        Marks that were set after the catalog's position do no harm: marks only rise, and all in the index is durable. What
-        was dropped, or stored again, after that position, is replayed in its order."""
+        Marks that were set after the catalog's position do no harm: marks only rise, and all in the index is durable.
+        Entries that were dropped, or stored again, after that position are replayed in their order."""
         packed: list[bytes] = []
         dropped: list[tuple[int, DroppedRange]] = []
         for start in range(0, len(ledgers), _AT_ONCE):

@@ -1,13 +1,14 @@
 """Commits: which records a commit writes, and what they change in the index once they are durable (B1-B3).
 
-The order is: plan the records, make room for them, write and sync them as one group of the journal, then change the index.
-A reader sees only what the index says, so nobody reads what is not durable yet.
+The order is: plan the records, make room for them, write and sync them as one group of the journal, then change the
+index. A reader sees only indexed entries, so it never reads entries that are not durable yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from replog.backends.fences import raised
 from replog.backends.files.contents import Contents
 from replog.backends.files.journal import Journal, Record
 from replog.backends.files.log_file import Place
@@ -23,8 +24,7 @@ from replog.backends.files.record import (
     sealed_checksum,
 )
 from replog.protocol.batch import Batch
-from replog.protocol.mutations import DropEntries, Mutation, PutBatch, SetMarks
-from replog.protocol.proofs import better_proof
+from replog.protocol.mutations import DropEntries, Marks, Mutation, PutBatch, SetMarks
 from replog.runtime.kernel_sync import KernelSync
 
 # A batch, all marks of a ledger, a ledger to drop, entries to drop
@@ -89,10 +89,10 @@ class Committer:
             elif mutation.ledger_id in deleted or mutation.ledger_id in dropped:
                 continue
             elif isinstance(mutation, SetMarks):
-                raised = self._raise_marks(mutation, marks.get(mutation.ledger_id))
-                if raised is not None:
-                    marks[mutation.ledger_id] = raised
-                    plan.add(RecordType.MARKS, pack_marks(*raised), raised)
+                after = self._raise_marks(mutation, marks.get(mutation.ledger_id))
+                if after is not None:
+                    marks[mutation.ledger_id] = after
+                    plan.add(RecordType.MARKS, pack_marks(*after), after)
             elif isinstance(mutation, DropEntries):
                 ledger_id = mutation.ledger_id
                 # Replay knows ledgers that were stored later: what changes nothing now must change nothing then.
@@ -106,18 +106,15 @@ class Committer:
 
     def _raise_marks(self, wanted: SetMarks, before: MarksOfLedger | None) -> MarksOfLedger | None:
         """All marks of the ledger after the change, or None if nothing changes."""
-        ledger = self._index.ledgers.get(wanted.ledger_id)
+        ledger_id = wanted.ledger_id
+        ledger = self._index.ledgers.get(ledger_id)
         if before is None and ledger is not None:
-            before = (wanted.ledger_id, ledger.key, ledger.fence_term, ledger.last_add_confirmed, ledger.proof)
-        _, key, fence_term, confirmed, proof = before or (wanted.ledger_id, None, 0, -1, b"")
-        raised = (
-            wanted.ledger_id,
-            wanted.key if key is None else key,
-            max(fence_term, wanted.fence_term or 0),
-            confirmed if wanted.last_add_confirmed is None else max(confirmed, wanted.last_add_confirmed),
-            better_proof(proof, wanted.proof),
-        )
-        return None if raised == before else raised
+            numbers = ledger.fence_term, ledger.last_add_confirmed
+            before = (ledger_id, ledger.key, *numbers, ledger.proof, ledger.revision)
+        _, key, fence_term, confirmed, proof, revision = before or (ledger_id, None, 0, -1, b"", 0)
+        marks = raised(Marks(key, fence_term, confirmed, proof=proof, revision=revision), wanted)
+        after = (ledger_id, marks.key, marks.fence_term, marks.last_add_confirmed, marks.proof, marks.revision)
+        return None if after == before else after
 
     def write(self, plan: Plan) -> None:
         """Writes the records durably, then changes the index.
@@ -131,8 +128,9 @@ class Committer:
         self._apply_all(plan, journal.write(plan.records))
 
     def begin(self, plan: Plan, sync: KernelSync) -> Callable[[OSError | None], None] | None:
-        """As `write`, but only begins the sync. Returns what ends the commit, as `Journal.begin` does; None, and nothing has
-        happened, if it might wait for the disk or for a file. Raises as `write`, if the sync did not begin."""
+        """Begins the sync of a commit without waiting for it. Returns the function that ends the commit, like
+        `Journal.begin`; None, with nothing done, if it might wait for the disk or for a file. Raises the errors of
+        `write` if the sync did not begin."""
         is_waiting = self._is_journal_elsewhere and plan.has_batches
         if is_waiting or not self._journal.has_room(plan.size, keep_reserve=plan.has_batches):
             return None

@@ -3,6 +3,12 @@
 The order is the safety: copy what is still needed, each batch checked; sync the copy and its index; only then let reads
 find the copies; then a catalog that has the new file and not the old ones; only then remove those. A crash at any point
 leaves either the old files or the new ones in a catalog, and the start removes what no catalog has.
+
+Theory: rewriting a file costs its needed bytes and gains the others, so a threshold of their share decides, a low one
+often and a high one rarely. A major compaction also rewrites journal files whose ledgers alternate, although that gains no
+space: afterwards, reading one ledger is reading one piece. Two files must not be rewritten again and again: an entry log
+counts without its header, which every copy has again, and a file in order is not scattered just because a fifth of its
+ledgers was deleted. `pacing` bounds the cost for commits.
 """
 
 from __future__ import annotations
@@ -12,15 +18,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from replog.backends.files.background_pace import Closing, Pace
 from replog.backends.files.contents import Contents
 from replog.backends.files.directory import LOGS
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.fetching import DamagedBatch, read_checked
 from replog.backends.files.index import SectionGone
 from replog.backends.files.index_page import IndexPage
+from replog.backends.files.index_repair import replace_sections
 from replog.backends.files.log_file import EntryLogFile, Location, LogFile, Section
-from replog.backends.files.pacing import Closing, Pace
-from replog.backends.files.repair import replace_sections
 
 _SCATTERED_BYTES = 1 << 20  # a journal file whose ledgers alternate more often than this is worth putting in order
 # Of switches per ledger: more than what the deletion of a fifth of its ledgers makes of a file in order

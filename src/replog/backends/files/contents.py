@@ -1,4 +1,4 @@
-"""What the parts of one open storage share: its files, its index, and the lock that guards both."""
+"""The shared parts of one open storage: its files, its index, and the lock that guards both."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import threading
 from collections.abc import Iterable
 
 from replog.backends.disk import Disk
+from replog.backends.files.caches import LedgerCache, PageCache
 from replog.backends.files.damages import Damages
 from replog.backends.files.descriptors import Descriptors
 from replog.backends.files.index import Index, SectionGone
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.indexing import read_page
-from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile, Section
-from replog.backends.files.options import FilesOptions
-from replog.backends.files.page_cache import PageCache
+from replog.backends.files.options import FilesTuning
 from replog.errors import StorageUncertainError
 
 
@@ -27,7 +26,7 @@ class Contents:
     def __init__(
         self,
         disk: Disk,
-        options: FilesOptions,
+        options: FilesTuning,
         path: str,
         identity: bytes,
         index: Index,

@@ -14,7 +14,7 @@ from replog.backends.files.index_page import IndexPage
 from replog.backends.files.indexing import read_page
 from replog.backends.files.log_file import LogFile, Section
 from replog.backends.files.stamp_sections import PageMissing
-from replog.errors import StorageDamagedError, StorageUncertainError
+from replog.errors import StorageError, StorageUncertainError
 from replog.protocol.batch import Batch
 
 _Identity = tuple[int, int, int, int]  # ledger, stamp, first id, last id
@@ -80,7 +80,7 @@ class Damages:
                     # Its index is damaged, too: that is noted, and the next scrub finds the batch again.
                     return
 
-    def note_unreadable(self, file: LogFile, error: StorageDamagedError) -> None:
+    def note_unreadable(self, file: LogFile, error: StorageError) -> None:
         """Notes that a file and its index are damaged. Called without the lock.
 
         All batches of an unreadable page are reported as one damage, from the first entry to the last."""
@@ -100,7 +100,7 @@ class Damages:
                         self.known[key] = Damage(*key, reason)
 
     def find(self, error: DamagedBatch, ledger_id: int, stamp: int) -> None:
-        """As `note`, of a batch known by its place."""
+        """Notes the damage of a batch known by its place."""
         location = error.location
         with self._changed:
             identities = [

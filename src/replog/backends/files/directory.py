@@ -49,7 +49,7 @@ OWN_NAMES |= {*MARK_NAMES, *SIGHTING_NAMES}
 
 @attrs.frozen
 class Format:
-    """What the format file of a directory says."""
+    """The contents of a directory's format file."""
 
     version: int
     bookie_id: str
@@ -57,7 +57,7 @@ class Format:
 
 
 def read_format(disk: Disk, path: str, expected: str) -> Format | None:
-    """What the format file says, or None if there is no such file. Raises `StorageIdentityError`."""
+    """The contents of the format file, or None if there is no such file. Raises `StorageIdentityError`."""
     content = read_identity(disk, path, FORMAT_FILE, FORMAT_NAME, VERSION)
     if content is None:
         return None

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from replog.backends.disk import Disk, write_all
+from replog.backends.files.background_pace import no_rest
 from replog.backends.files.directory import entry_log_name
 from replog.backends.files.index_page import PAGE_BATCHES
 from replog.backends.files.indexing import write_index
 from replog.backends.files.log_file import EntryLogFile, Section
-from replog.backends.files.pacing import no_rest
 from replog.backends.files.record import (
     ENTRY_LOG_MAGIC,
     PAGE_BYTES,

@@ -1,4 +1,4 @@
-"""What a storage of files holds of a ledger, from its index alone (F3)."""
+"""The entries of a ledger that a storage of files holds, from its index alone (F3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 
 def stored_ranges(contents: Contents, ledger_id: int) -> list[StoredRange]:
-    """As `Storage.ranges`. One page of the index at a time is in memory beside those that are in memory anyway."""
+    """The stored ranges of a ledger (`Storage.ranges`). One page of the index at a time is in memory beside those that
+    are in memory anyway."""
     while True:
         with contents.lock:
             ledger = contents.index.ledgers.get(ledger_id)

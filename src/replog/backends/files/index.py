@@ -1,9 +1,9 @@
 """The index: the place of each batch, and the marks of each ledger (B3, R4).
 
 The index points at batches, never at entries. The batches of one ledger and stamp in one log file are a *section*; its
-*page* has 44 bytes for each of them, in the order of their first ids, found by bisection. Pages of the journal files that
-are not indexed on disk yet are always in memory: together they are the memory table. Those of all other files are read
-from their index files when they are needed, and kept in the bounded ledger cache.
+*page* has 44 bytes for each of them, in the order of their first ids, found by bisection. Pages of the journal files
+that are not indexed on disk yet are always in memory: together they are the memory table. Pages of all other files are
+read from their index files when they are needed, and kept in the bounded ledger cache.
 
 Batches of one ledger may overlap in range without sharing an entry (strides, W1) and may arrive in any order (recovery
 fills holes), so pages and sections also know how far the ones before them reach. Nothing here locks: the storage does.
@@ -43,6 +43,7 @@ class LedgerIndex:
         "last_entry_id",
         "newest",
         "proof",
+        "revision",
     )
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class LedgerIndex:
         self.last_add_confirmed = -1
         self.last_entry_id = -1
         self.proof = b""
+        self.revision = 0
         self.newest: StampSections | None = None  # the only one of nearly every ledger
         self._others: dict[int, StampSections] | None = None  # by stamp; an empty one would take as much as the object
         self.dropped: DroppedEntries | None = None  # of which no file may bring a batch back
@@ -58,19 +60,19 @@ class LedgerIndex:
 
     @property
     def stamps(self) -> Sequence[StampSections]:
-        """What there is of each stamp."""
+        """The sections of each stamp."""
         others = tuple(self._others.values()) if self._others else ()
         return others if self.newest is None else (*others, self.newest)
 
     def stamp(self, stamp: int) -> StampSections | None:
-        """What there is of this stamp."""
+        """The sections of this stamp, or None."""
         newest = self.newest
         if newest is not None and newest.stamp == stamp:
             return newest
         return self._others.get(stamp) if self._others else None
 
     def add_stamp(self, stamp: int) -> StampSections:
-        """What there is of this stamp, made if nothing is."""
+        """The sections of this stamp, made if there are none."""
         found = self.stamp(stamp)
         if found is None:
             found = StampSections(stamp)
@@ -90,7 +92,13 @@ class LedgerIndex:
         self._packed = None
 
     def raise_marks(
-        self, key: bytes | None, fence_term: int, last_add_confirmed: int, last_entry_id: int, proof: bytes
+        self,
+        key: bytes | None,
+        fence_term: int,
+        last_add_confirmed: int,
+        last_entry_id: int,
+        proof: bytes,
+        revision: int,
     ) -> None:
         """Marks only rise; a key never changes."""
         # A start calls this up to twice for each ledger, so it compares instead of calling `max`.
@@ -104,11 +112,14 @@ class LedgerIndex:
             self.last_entry_id = last_entry_id
         if proof != self.proof:
             self.proof = better_proof(self.proof, proof)
+        if revision > self.revision:
+            self.revision = revision
         self._packed = None
 
     def marks(self) -> Marks:
         """The ledger's marks."""
-        return Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id, self.proof)
+        numbers = self.fence_term, self.last_add_confirmed, self.last_entry_id
+        return Marks(self.key, *numbers, self.proof, self.revision)
 
     def pack(self, ledger_id: int) -> bytes:
         """The marks, packed for a catalog."""
@@ -197,12 +208,14 @@ class Index:
         if dropped is not None:
             note_dead(section, dropped)
 
-    def put_marks(self, ledger_id: int, key: bytes | None, fence_term: int, confirmed: int, proof: bytes) -> None:
+    def put_marks(
+        self, ledger_id: int, key: bytes | None, fence_term: int, confirmed: int, proof: bytes, revision: int
+    ) -> None:
         """Raises the marks of the ledger to these."""
         assert fence_term >= 0, "as `pack_marks` asserted"
         ledger = self.ledger(ledger_id)
         if ledger is not None:
-            ledger.raise_marks(key, fence_term, confirmed, -1, proof)
+            ledger.raise_marks(key, fence_term, confirmed, -1, proof, revision)
 
     def put_record(self, record_type: int, content: bytes | memoryview) -> None:
         """Applies a MARKS or DROP record of the journal. An EPOCH changes no ledger."""
@@ -229,9 +242,8 @@ class Index:
         for ledger_id, marks in ledgers:
             ledger = self.ledger(ledger_id)
             if ledger is not None:
-                ledger.raise_marks(
-                    marks.key, marks.fence_term, marks.last_add_confirmed, marks.last_entry_id, marks.proof
-                )
+                numbers = marks.fence_term, marks.last_add_confirmed, marks.last_entry_id
+                ledger.raise_marks(marks.key, *numbers, marks.proof, marks.revision)
         by_ledger: dict[int, list[DroppedRange]] = {}
         for ledger_id, entries in dropped:
             by_ledger.setdefault(ledger_id, []).append(entries)
@@ -302,7 +314,8 @@ class Index:
         return section.file, page.offsets[at], page.sizes[at], page.checksums[at]
 
     def locate(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, loaded: Pages) -> list[Location]:
-        """As `StampSections.locate`. Raises `EntryDroppedError` if the entry was dropped (F5)."""
+        """The places of the entry's batch and of those behind it, up to so many bytes (`StampSections.locate`). Raises
+        `EntryDroppedError` if the entry was dropped (F5)."""
         ledger = self.ledgers.get(ledger_id)
         stamps = ledger.newest if ledger else None
         if ledger and (stamps is None or stamps.stamp != stamp):

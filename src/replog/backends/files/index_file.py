@@ -40,7 +40,7 @@ assert _SECTION.size == SECTION_BYTES
 
 @attrs.frozen
 class IndexHeader:
-    """What an index is of."""
+    """The identity of an index file: the log file and ledger that it belongs to."""
 
     is_journal: bool
     number: int
@@ -103,7 +103,7 @@ def pack_index(
 
 
 def unpack_index_header(data: bytes) -> IndexHeader | None:
-    """The header, of whatever format, or None if these bytes are none."""
+    """The header, of any format, or None if these bytes are not one."""
     size = _HEADER_PREFIX_BYTES
     if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, size)[0] != crc32c(data[:size]):
         return None

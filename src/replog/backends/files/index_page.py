@@ -42,7 +42,7 @@ class IndexPage:
 
     @property
     def columns(self) -> tuple[array[int], ...]:
-        """What an index file has of it."""
+        """The page's columns, as an index file has them."""
         return self.firsts, self.lasts, self.offsets, self.strides, self.sizes, self.checksums
 
     @classmethod
@@ -134,7 +134,7 @@ class IndexPage:
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes in memory, about, where a section keeps it."""
+        """About how many bytes the page takes in memory, where a section keeps it."""
         if len(self) <= ROWS_MAX:
             return 40 + len(self) * ROW.size
         # An empty page with its seven arrays, and for each batch the columns and how far it reaches.

@@ -67,12 +67,12 @@ def _columns_of(section: Section) -> list[bytes]:
 
 
 def _extent(page: IndexPage) -> tuple[int, int, int]:
-    """What a section says of its page: the lowest first id, the highest last id, the highest first id."""
+    """The extent of a page, for its section: the lowest first id, the highest last id, the highest first id."""
     return page.firsts[0], page.reaches[-1], page.firsts[-1]
 
 
 class DamagedIndex(Exception):
-    """What is wrong with an index file, and where in it."""
+    """The fault of an index file, and its place."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(reason)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from replog.backends.disk import ZEROS, Buffer, Disk, described, is_full, named_error, read_all, write_all
+from replog.backends.disk import ZEROS, Buffer, Disk, failed_error, named_error, read_all, write_all
 from replog.backends.durable_mark import DurableMark
 from replog.backends.files.log_file import JournalFile, Place
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.pool import FilePool
 from replog.backends.files.record import (
     PAGE_BYTES,
@@ -21,6 +21,7 @@ from replog.backends.files.record import (
     payload_checksum,
 )
 from replog.errors import StorageFailedError
+from replog.runtime.disk_errors import is_full
 from replog.runtime.kernel_sync import KernelSync
 
 Record = tuple[RecordType, bytes, int]  # its type, payload and the checksum of that
@@ -48,7 +49,7 @@ class Journal:
     def __init__(
         self,
         disk: Disk,
-        options: FilesOptions,
+        options: FilesTuning,
         pool: FilePool,
         mark: DurableMark,
         files: dict[int, JournalFile],
@@ -142,8 +143,9 @@ class Journal:
         return self._synced(group, problem)
 
     def begin(self, records: Sequence[Record], sync: KernelSync) -> Callable[[OSError | None], list[Place]]:
-        """As `write`, but only begins the sync. Returns what has to be called with the sync's outcome, before anything else is
-        written: that returns and raises what `write` does. Raises as `write`, if the sync did not begin."""
+        """Begins the sync of these records without waiting for it. Returns a function to call with the sync's outcome,
+        before anything else is written: it returns and raises the same as `write`. Raises the errors of `write` if the
+        sync did not begin."""
         group = self._put(records)
         self._disk.begin_fdatasync(group[0].fd, sync)
         return lambda problem: self._synced(group, problem)
@@ -151,7 +153,7 @@ class Journal:
     def _put(self, records: Sequence[Record]) -> _Written:
         file = self.current
         sequence = self.sequence + 1
-        # A start that finds less than the mark has lost something: the mark must never be ahead of what is written.
+        # A start that finds less than the mark has lost something: the mark must never be ahead of the written groups.
         assert sequence > self.mark.position, "the durable mark is ahead of the journal"
         buffers, places, end, epoch = self._lay_out(file, records, sequence)
         assert end <= file.allocated, "make_room comes before write"
@@ -168,10 +170,7 @@ class Journal:
     def _synced(self, group: _Written, problem: OSError | None) -> list[Place]:
         file, sequence, places, end, epoch = group
         if problem is not None:
-            raise StorageFailedError(
-                f"could not sync {file.path}: {described(problem)}",
-                "The storage has stopped: look at the disk, then restart the bookie",
-            ) from problem
+            raise failed_error(f"sync {file.path}", problem) from problem
         # After the sync, because the mark must not be ahead; before the acknowledgement, so that a loss is noticed (B8).
         self.mark.advance(sequence)
         file.epoch = epoch

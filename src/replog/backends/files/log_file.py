@@ -166,7 +166,8 @@ class Section:
         self.held = page.rows() if page is not None and len(page) <= ROWS_MAX else page
 
     def put(self, first: int, last: int, stride: int, offset: int, size: int, checksum: int) -> bool:
-        """As `IndexPage.put`, before the section's range is widened. The caller counts what is new."""
+        """Puts a batch into the page (`IndexPage.put`), before the section's range is widened. The caller counts new
+        batches."""
         held = self.held
         assert held is not None or not self.count, "nothing is added to a page that is only on disk"
         if isinstance(held, IndexPage):

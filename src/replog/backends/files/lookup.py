@@ -1,8 +1,8 @@
 """Finding the batches of a read and fetching them, while other threads commit, rewrite files and close them (B3, R4).
 
-A read looks its places up in the index under the lock, and pins their files so that nobody closes or recycles them. The
-bytes are read without the lock. A page of the index that is not in memory is loaded without the lock, and the look-up begins
-again, because the index may have changed meanwhile.
+A read looks its places up in the index under the lock, and pins their files so that they are not closed or recycled.
+The bytes are read without the lock. A page of the index that is not in memory is loaded without the lock, and the
+look-up begins again, because the index may have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Lookup:
         self._lifecycle = lifecycle
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, *, wait: bool) -> list[Batch]:
-        """As `Storage.read`; without `wait` as `Storage.read_nowait`."""
+        """The batches from the entry on (`Storage.read`); without `wait`, from memory and the page cache alone
+        (`Storage.read_nowait`)."""
         locations, files = self._locate(ledger_id, entry_id, stamp, bytes_max, wait)
         if not locations:
             return []

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from replog.backends.disk import named_error
+from replog.backends.files.background import Jobs
+from replog.backends.files.background_pace import Closing
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.contents import Contents
-from replog.backends.files.jobs import Jobs
 from replog.backends.files.journal import Journal
-from replog.backends.files.pacing import Closing
 from replog.backends.files.pool import FilePool
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.runtime.own_threads import in_own_thread
@@ -98,11 +98,11 @@ class Maintenance:
     # -- forced runs ----------------------------------------------------------------------------------------------
 
     def compact(self, *, is_major: bool) -> None:
-        """As `Storage.compact`."""
+        """Runs a full compaction (`Storage.compact`)."""
         self._named(lambda: self.jobs.compact(is_major=is_major))
 
     def scrub(self) -> None:
-        """As `Storage.scrub`."""
+        """Looks for damage in everything stored (`Storage.scrub`)."""
         self._named(self._scrub)
 
     def adopt(self) -> None:

@@ -18,16 +18,17 @@ from replog.backends.files.directory import (
     write_journal_cookie,
     write_making,
 )
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.record import PAGE_BYTES, unpack_file_header
 from replog.backends.files.spares import Spares
 from replog.errors import StorageDamagedError, StorageIdentityError
 
+NEW_BYTES = 128 << 10  # what the files of a new storage take, beside its first journal file
 _RESTORE = "Nothing was touched: restore the file, or recover this bookie's copies from the others"
 _FOREIGN_NAMES_ALLOWED = {"lost+found", LOCK_FILE, f"{JOURNAL_COOKIE}.tmp"}  # of a file system, or of an attempt before
 
 
-def make_storage(disk: Disk, path: str, options: FilesOptions) -> str:
+def make_storage(disk: Disk, path: str, options: FilesTuning) -> str:
     """Makes a storage, its format file last; returns its new identity. Raises `StorageError`."""
     journal = options.journal_dir or f"{path}/{JOURNAL}"
     with named_errors(f"make a storage in {path}"):

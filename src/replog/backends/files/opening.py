@@ -1,4 +1,4 @@
-"""Opening a storage: who the directory belongs to, which files there are, and making durable what was read."""
+"""Opening a storage: checks the owner of the directory, finds the files, and makes everything that was read durable."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from replog.backends.files.directory import (
     read_format,
 )
 from replog.backends.files.index import Index
+from replog.backends.files.index_repair import sections_of
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
 from replog.backends.files.making import make_storage
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.pool import FilePool
 from replog.backends.files.record import FORMAT, PAGE_BYTES, unpack_file_header
-from replog.backends.files.repair import sections_of
 from replog.backends.files.replay import Replay
 from replog.backends.files.spares import SPARE_PREFIX
 from replog.backends.files.window import RECOVER
@@ -44,7 +44,7 @@ _PIECE_BYTES = 4 << 20
 
 @attrs.define
 class Opened:
-    """What was found in a directory: the index, the replayed journal, and the files to use again or to remove."""
+    """The contents of a directory: the index, the replayed journal, and the files to use again or to remove."""
 
     format: Format
     identity: bytes
@@ -63,7 +63,7 @@ class Opened:
 
 @attrs.define
 class _Adopted:
-    """The files that the catalog has, and of those that can't be read the names and why."""
+    """The files that the catalog has, and the names of unreadable ones with the reasons."""
 
     journals: dict[int, JournalFile] = attrs.field(factory=dict)
     entry_logs: dict[int, EntryLogFile] = attrs.field(factory=dict)
@@ -72,13 +72,14 @@ class _Adopted:
 
     @property
     def journal_numbers(self) -> set[int]:
-        """Those of journal files, unread ones too."""
+        """The numbers of all journal files, including unread ones."""
         return {*self.journals, *(file.number for file in self.unread if file.is_journal)}
 
 
-def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[[str], None]) -> Opened:
-    """Reads the storage in a directory that is locked, or makes one; locks that of a journal elsewhere before anything in it
-    is changed. What was lost is in the doubt, durably, before anything else is changed (B8). On an error nothing stays open."""
+def open_directory(disk: Disk, path: str, options: FilesTuning, lock: Callable[[str], None]) -> Opened:
+    """Reads the storage in a directory that is locked, or makes one; locks that of a journal elsewhere before anything
+    in it is changed. The doubt names all losses, durably, before anything else is changed (B8). On an error, everything
+    is closed again."""
     found = read_format(disk, path, options.expected_bookie_id)
     if found is None:
         found = Format(VERSION, make_storage(disk, path, options), bool(options.journal_dir))
@@ -105,7 +106,7 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
         is_doubted = _doubt(disk, path, mark, replay, adopted, known)
         with named_errors(f"settle {journal}"):
             ready = _settle_all(disk, journal, replay)
-        # A power loss may have kept an older mark than the journal: what was replayed is durable now.
+        # A power loss may have kept an older mark than the journal: the replayed groups are durable now.
         if mark.position < replay.sequence:
             mark.advance(replay.sequence)
         unused = [file for file in replay.unused if file is not ready]
@@ -146,7 +147,7 @@ def _replay(
     disk: Disk,
     journal: str,
     files: list[JournalFile],
-    options: FilesOptions,
+    options: FilesTuning,
     index: Index,
     catalog: Catalog,
     known: int,
@@ -215,7 +216,7 @@ def _doubt(disk: Disk, path: str, mark: DurableMark, replay: Replay, adopted: _A
 
 
 def _settle_all(disk: Disk, journal: str, replay: Replay) -> JournalFile | None:
-    """Makes durable what was read; returns the next file if it was prepared."""
+    """Makes everything that was read durable; returns the next file if it was prepared."""
     tail = replay.tail
     ready = None
     if tail is not None:
@@ -233,14 +234,14 @@ def _settle_all(disk: Disk, journal: str, replay: Replay) -> JournalFile | None:
 
 
 def close_files(disk: Disk, files: list[LogFile] | list[JournalFile]) -> None:
-    """Closes those that are open."""
+    """Closes the open ones."""
     for file in files:
         if file.fd >= 0:
             disk.close(file.fd)
             file.fd = -1
 
 
-def _journal_directory(disk: Disk, path: str, options: FilesOptions, found: Format) -> str:
+def _journal_directory(disk: Disk, path: str, options: FilesTuning, found: Format) -> str:
     if found.is_journal_elsewhere != bool(options.journal_dir):
         where = "in another directory: name it with" if found.is_journal_elsewhere else "in it: open it without"
         raise ConfigError(f"the journal of the storage in {path} is {where} journal_dir")
@@ -335,7 +336,7 @@ def _find_journals(
     disk: Disk,
     directory: str,
     bookie_id: str,
-    options: FilesOptions,
+    options: FilesTuning,
     adopted: _Adopted,
     catalog: Catalog,
 ) -> tuple[list[JournalFile], list[JournalFile], list[str], list[str], list[int]]:
@@ -380,7 +381,7 @@ def _find_journals(
     return dead, files, spares, litter, numbers
 
 
-def _fits(disk: Disk, path: str, options: FilesOptions) -> bool:
+def _fits(disk: Disk, path: str, options: FilesTuning) -> bool:
     fd = disk.open(path)
     try:
         return PAGE_BYTES <= disk.size(fd) <= options.capacity_bytes
@@ -414,7 +415,7 @@ def _read_file_header(disk: Disk, number: int, path: str, bookie_id: str) -> Jou
 
 
 def _settle(disk: Disk, tail: JournalFile, start: int) -> None:
-    """Makes durable what was read.
+    """Makes everything that was read durable.
 
     A process that was killed, or whose sync failed, may have left the last group in the page cache only, where it looks as
     if it were on the disk. So the group is written again, and synced."""

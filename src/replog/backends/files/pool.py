@@ -14,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from replog.backends.disk import ZEROS, Disk, is_full, named_error, write_all
+from replog.backends.disk import ZEROS, Disk, named_error, write_all
+from replog.backends.files.caches import PageCache
 from replog.backends.files.log_file import JournalFile, LogFile
-from replog.backends.files.options import FilesOptions
-from replog.backends.files.page_cache import PageCache
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.spares import Spares
 from replog.errors import StorageError, StorageFailedError
+from replog.runtime.disk_errors import is_full
 from replog.runtime.own_threads import in_own_thread
 
 _PREPARE_TIMEOUT_S = 60.0
@@ -30,7 +31,7 @@ class FilePool:
     """Prepares the next journal file and reuses old ones. `changed` is the storage's lock."""
 
     def __init__(
-        self, disk: Disk, directory: str, identity: bytes, options: FilesOptions, changed: threading.Condition
+        self, disk: Disk, directory: str, identity: bytes, options: FilesTuning, changed: threading.Condition
     ) -> None:
         self._disk = disk
         self._options = options
@@ -62,7 +63,7 @@ class FilePool:
             self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, and closes what it held. What is retired but not recycled yet is found at the next start."""
+        """Ends the thread, and closes what it held. The next start finds files that are retired but not recycled yet."""
         with self.changed:
             self._is_closing = True
             self.changed.notify_all()
@@ -236,7 +237,7 @@ class FilePool:
             file.is_outrun = True
 
     def _fill_step(self, file: JournalFile) -> bool:
-        """Writes zeros behind what is allocated. Returns False if there is not enough space."""
+        """Writes zeros behind the allocated space. Returns False if there is not enough space."""
         with file.filling:
             size = min(len(ZEROS), self._options.capacity_bytes - file.allocated)
             if size <= 0 or file.fd < 0:

@@ -6,25 +6,26 @@ A journal file begins with a header page of 4096 bytes, little-endian like every
 
 An entry log begins with the same page, with the magic "rlogelog"; see `entry_log` for what follows there.
 
-Records follow without gaps. Those of one commit are a *group*: valid only together.
+Records follow without gaps. The records of one commit are a *group*: valid only together.
 
     header (40 bytes)  magic "rlgr", type, flags (bit 0: last of its group), reserved, length of the payload, position
                        in the group, epoch, sequence of the group, checksum of the payload, checksum of the header
     payload            BATCH: a batch, verbatim
-                       MARKS: ledger id, fence term, last add confirmed, length of the key or -1, key
+                       MARKS: ledger id, fence term, last add confirmed, revision, length of the key or -1, key,
+                       proof
                        DROP: ledger id
                        EPOCH: the epoch of all records that follow, this group's included
                        RUN: batches of one ledger and stamp, back to back; in entry logs only
                        DROP_ENTRIES: ledger id, stamp, first and last entry, stride
 
-The *sequence* counts groups over the storage's whole life. A group is written only when the one before is durable, so
-a header with a higher sequence proves that everything before it was durable once. The *epoch* is random: a recycled
-file gets a new one, and so does a file that an earlier process wrote to. A record counts only if it has the epoch that
-is current at its place, so what an earlier life or a torn write left behind never joins a later group.
+The *sequence* counts groups over the storage's whole life. A group is written only when the one before is durable, so a
+header with a higher sequence proves that everything before it was durable once. The *epoch* is random: a recycled file
+gets a new one, and so does a file that an earlier process wrote to. A record counts only if it has the epoch that is
+current at its place, so leftovers of an earlier life or a torn write never join a later group.
 
 Checksums are CRC32C; that of a header starts from the file's number and the bookie's identity. That of a payload covers
 its last four bytes and the CRC32C of all before them, in this order: most batches end with their own CRC32C, and a
-plain one over such bytes is the same whatever they say.
+plain one over such bytes is always the same.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ _PREFIX_BYTES = _PREFIX.size
 _CHECKSUM = struct.Struct("<I")
 _pack_checksum = _CHECKSUM.pack
 _SEED = struct.Struct("<Q16s")
-_MARKS = struct.Struct("<qqqi")
+_MARKS = struct.Struct("<qqqqi")
 _DROP = struct.Struct("<q")
 _DROP_ENTRIES = struct.Struct("<qqqqQ")
 _EPOCH = struct.Struct("<Q")
 
 assert _PREFIX_BYTES + _CHECKSUM.size == RECORD_HEADER_BYTES
 
-# Ledger id, key, fence term, last add confirmed and its proof: all marks that records set.
-MarksOfLedger = tuple[int, bytes | None, int, int, bytes]
+# Ledger id, key, fence term, last add confirmed and its proof, revision: all marks that records set.
+MarksOfLedger = tuple[int, bytes | None, int, int, bytes, int]
 
 
 class RecordType(enum.IntEnum):
-    """What a record's payload is. The numbers stand in the format."""
+    """The types of a record's payload. The numbers are part of the format."""
 
     BATCH = 1
     MARKS = 2
@@ -107,7 +108,7 @@ def pack_file_header(header: FileHeader) -> bytes:
 
 
 def unpack_file_header(page: bytes) -> FileHeader | None:
-    """The header, of whatever format, or None if these bytes are none."""
+    """The header, of any format, or None if these bytes are not one."""
     size = _FILE_HEADER.size
     if len(page) < size + _CHECKSUM.size or _CHECKSUM.unpack_from(page, size)[0] != crc32c(page[:size]):
         return None
@@ -128,8 +129,8 @@ def payload_checksum(payload: bytes | memoryview) -> int:
 
 
 def sealed_checksum(payload: bytes) -> int:
-    """As `payload_checksum`, of a payload that is known to end with its own CRC32C: without another pass over it. If that
-    is wrong since, the memory is, and reads will find the damage."""
+    """The checksum of a payload that is known to end with its own CRC32C, without another pass over it. If the payload
+    has changed since, memory is faulty, and reads will find the damage."""
     code = payload[-4:]
     return int(crc32c(code, crc32c(code)))
 
@@ -145,7 +146,7 @@ def pack_record_header(
 
 
 def unpack_record_header(data: bytes, at: int, seed: int) -> RecordHeader | None:
-    """The header that stands at this place, or None if there is no intact one."""
+    """The header at this place, or None if there is no intact one."""
     end = at + _PREFIX_BYTES
     if not data.startswith(MAGIC, at) or end + 4 > len(data):
         return None
@@ -154,20 +155,23 @@ def unpack_record_header(data: bytes, at: int, seed: int) -> RecordHeader | None
     return RecordHeader._make(_PREFIX.unpack_from(data, at))
 
 
-def pack_marks(ledger_id: int, key: bytes | None, fence_term: int, last_add_confirmed: int, proof: bytes) -> bytes:
+def pack_marks(
+    ledger_id: int, key: bytes | None, fence_term: int, last_add_confirmed: int, proof: bytes, revision: int
+) -> bytes:
     """The payload of MARKS: always all marks of the ledger, so that the newest record alone tells."""
     assert fence_term >= 0, "marks only rise from where they begin"
     assert last_add_confirmed >= -1, "marks only rise from where they begin"
+    assert revision >= 0, "marks only rise from where they begin"
     key_length = -1 if key is None else len(key)
-    return _MARKS.pack(ledger_id, fence_term, last_add_confirmed, key_length) + (key or b"") + proof
+    return _MARKS.pack(ledger_id, fence_term, last_add_confirmed, revision, key_length) + (key or b"") + proof
 
 
 def unpack_marks(payload: bytes | memoryview) -> MarksOfLedger:
-    """Ledger id, key, fence term, last add confirmed and its proof."""
-    ledger_id, fence_term, last_add_confirmed, key_length = _MARKS.unpack_from(payload)
+    """Ledger id, key, fence term, last add confirmed and its proof, revision."""
+    ledger_id, fence_term, last_add_confirmed, revision, key_length = _MARKS.unpack_from(payload)
     key = None if key_length < 0 else bytes(payload[_MARKS.size : _MARKS.size + key_length])
     proof_at = _MARKS.size + max(key_length, 0)
-    return ledger_id, key, fence_term, last_add_confirmed, bytes(payload[proof_at:])
+    return ledger_id, key, fence_term, last_add_confirmed, bytes(payload[proof_at:]), revision
 
 
 def pack_drop(ledger_id: int) -> bytes:

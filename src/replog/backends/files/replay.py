@@ -1,4 +1,4 @@
-"""Replays the journal at the start: fills the index, finds where writing goes on, and notes what was lost (B3, B8).
+"""Replays the journal at the start: fills the index, finds where writing continues, and notes losses (B3, B8).
 
 A power loss may keep any part of the last group. That group was not acknowledged, so such a *torn tail* ends the replay
 without an error. All groups before it were durable. So a group that can't be read is *lost* if anything proves that it was
@@ -59,7 +59,7 @@ class Replay:
         self.sequence = sequence  # of the last group
         self.tail = files[0] if files else None  # the file with the last group
         self.last_group_start = PAGE_BYTES  # in the tail; the end is the tail's position
-        self.losses: list[str] = []  # what was durable and can't be read
+        self.losses: list[str] = []  # durable groups that can't be read
         self.unreadable: list[str] = []  # places that the disk refused to read: their content is unknown
 
     def run(self) -> None:
@@ -99,7 +99,7 @@ class Replay:
     # -- what was lost --------------------------------------------------------------------------------------------
 
     def _find_missing_end(self) -> None:
-        """Notes as lost what was durable and comes after the last group that was found."""
+        """Notes durable groups behind the last group found as lost."""
         sequence, place = self._trace
         if sequence > self.sequence + 1:
             self._note_loss(sequence, self._end, f"group {sequence} began at {place}")

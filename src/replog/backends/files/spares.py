@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from replog.backends.disk import ZEROS, Disk, is_full, write_all
+from replog.backends.disk import ZEROS, Disk, write_all
 from replog.backends.files.directory import journal_name
 from replog.backends.files.log_file import JournalFile, LogFile
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.record import PAGE_BYTES, FileHeader, pack_file_header
+from replog.runtime.disk_errors import is_full
 
 FIRST_FILL_BYTES = 1 << 20
 SPARE_PREFIX = "spare-"
@@ -18,7 +19,7 @@ _TEMPORARY = "new.journal.tmp"
 class Spares:
     """The spare files of one journal directory. One thread at a time calls its methods."""
 
-    def __init__(self, disk: Disk, directory: str, identity: bytes, options: FilesOptions) -> None:
+    def __init__(self, disk: Disk, directory: str, identity: bytes, options: FilesTuning) -> None:
         self._disk = disk
         self.directory = directory
         self._identity = identity

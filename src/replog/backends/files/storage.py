@@ -1,9 +1,9 @@
 """The files storage: a journal that makes commits durable, and log files with indexes that reads consult (B1-B6).
 
-One commit is one write and one sync, of the journal. By default the journal's files *are* the log: a full one gets an index
-beside it and stays as it is. With a journal elsewhere, batches are moved to entry logs. Either way the mark in the catalog
-advances over what is indexed durably, so that a start replays only what is behind it. Compaction rewrites files of which
-little is needed, or in which ledgers alternate, in the order of their ledgers.
+One commit is one write and one sync, of the journal. By default the journal's files *are* the log: a full one gets an
+index beside it and stays as it is. With a journal elsewhere, batches are moved to entry logs. Either way the mark in
+the catalog advances over durably indexed entries, so that a start replays only the groups behind it. Compaction
+rewrites files of which little is needed, or in which ledgers alternate, in the order of their ledgers.
 
 States, transitions and what a call raises in each state: `replog.backends.lifecycle`. OPENING is the constructor: it reads
 the catalog, replays the journal, raises the doubt if anything was lost, and only then changes the directory. FAILED comes
@@ -26,7 +26,7 @@ import attrs
 
 from replog.abc import Damage, Doubt, Sighting, StoredRange
 from replog.backends.directory import DirectoryLock, LockedStorage, check_is_ours
-from replog.backends.disk import Disk, named_error, named_errors
+from replog.backends.disk import Disk, errors_of_opening, named_error, named_errors
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.committing import Committer
 from replog.backends.files.contents import Contents
@@ -35,9 +35,11 @@ from replog.backends.files.holdings import stored_ranges
 from replog.backends.files.journal import Journal
 from replog.backends.files.lookup import SMALL_BYTES, Lookup
 from replog.backends.files.maintenance import Maintenance
+from replog.backends.files.making import NEW_BYTES
 from replog.backends.files.opening import Opened, close_files, current_file, open_directory
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesOptions, FilesTuning, tuned
 from replog.backends.files.pool import FilePool
+from replog.backends.files.spares import FIRST_FILL_BYTES
 from replog.backends.lifecycle import Lifecycle, State
 from replog.backends.sightings import read_sighting, write_sighting
 from replog.errors import ConfigError, StorageFailedError, StorageFullError
@@ -54,7 +56,7 @@ class FilesStorage(LockedStorage):
     After `close` every call raises `trio.ClosedResourceError`; in a forked child `LocalProtocolError`, since the
     files belong to the parent. Reads take the GIL and a short lock, never the disk, while a commit is under way."""
 
-    def __init__(self, path: str, options: FilesOptions, disk: Disk, *, background: bool) -> None:
+    def __init__(self, path: str, options: FilesTuning, disk: Disk, *, background: bool) -> None:
         self._path = path
         self._disk = disk
         self._lifecycle = Lifecycle(path)
@@ -77,7 +79,7 @@ class FilesStorage(LockedStorage):
         with named_errors(f"lock {directory}"):
             self._locks.append(DirectoryLock(self._disk, directory))
 
-    def _assemble(self, opened: Opened, options: FilesOptions, background: bool) -> None:
+    def _assemble(self, opened: Opened, options: FilesTuning, background: bool) -> None:
         """Joins the parts of the storage to what stands in the directory. On an error nothing stays open."""
         disk, replay = self._disk, opened.replay
         self._bookie_id = opened.format.bookie_id
@@ -128,9 +130,9 @@ class FilesStorage(LockedStorage):
         return self._path
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
-        """As `Storage.commit`. The batches' own bytes are written, without a copy.
+        """Commits the mutations durably (`Storage.commit`). The batches' own bytes are written, without a copy.
 
-        What follows the deletion of a ledger in any commit changes nothing: the ledger is gone permanently (L5)."""
+        Mutations behind the deletion of their ledger, in any commit, change nothing: the ledger is gone permanently (L5)."""
         with self._commit_lock:
             if (
                 not self._lifecycle.is_serving
@@ -151,7 +153,7 @@ class FilesStorage(LockedStorage):
             self._committer.commits += 1
 
     def begin_commit(self, mutations: Sequence[Mutation], sync: KernelSync) -> Callable[[OSError | None], None] | None:
-        """As `Storage.begin_commit`: nothing is begun unless the current journal file has room."""
+        """Begins a commit (`SyncedByKernel.begin_commit`), only if the current journal file has room."""
         # It is taken already only while the storage closes. It is kept until the end: nothing else is committed before that.
         if not self._commit_lock.acquire(blocking=False):
             return None
@@ -183,13 +185,13 @@ class FilesStorage(LockedStorage):
             self._commit_lock.release()
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `Storage.read`. A damaged batch after good ones ends the answer before it."""
+        """The batches from the entry on (`Storage.read`). A damaged batch after good ones ends the answer before it."""
         if not self._lifecycle.is_serving:
             self._check_usable()
         return self._lookup.read(ledger_id, entry_id, stamp, bytes_max, wait=True)
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `Storage.read_nowait`: from the page cache alone."""
+        """The same as `read`, from the page cache alone (`Storage.read_nowait`)."""
         if not self._lifecycle.is_serving:
             self._check_usable()
         elif bytes_max <= SMALL_BYTES:
@@ -199,7 +201,7 @@ class FilesStorage(LockedStorage):
         return self._lookup.read(ledger_id, entry_id, stamp, bytes_max, wait=False)
 
     def marks(self, ledger_id: int) -> Marks | None:
-        """As `Storage.marks`."""
+        """The ledger's marks, or None (`Storage.marks`)."""
         self._check_usable()
         with self._contents.lock:
             ledger = self._contents.index.ledgers.get(ledger_id)
@@ -208,20 +210,20 @@ class FilesStorage(LockedStorage):
             return Marks(fence_term=DELETED_TERM) if ledger_id in self._contents.index.deleted else None
 
     def ledger_ids(self) -> list[int]:
-        """As `Storage.ledger_ids`."""
+        """The ids of all ledgers (`Storage.ledger_ids`)."""
         self._check_usable()
         with self._contents.lock:
             return sorted(self._contents.index.ledgers)
 
     def ranges(self, ledger_id: int) -> list[StoredRange]:
-        """As `Storage.ranges`: from the index alone."""
+        """The stored ranges of a ledger, from the index alone (`Storage.ranges`)."""
         self._check_usable()
         return stored_ranges(self._contents, ledger_id)
 
     # -- care -----------------------------------------------------------------------------------------------------
 
     def free_bytes(self) -> int:
-        """As `Storage.free_bytes`: of the disk of the journal or of the entry logs, whichever has less."""
+        """The free bytes on the disk of the journal or of the entry logs, whichever has less (`Storage.free_bytes`)."""
         self._check_usable()
         options = self._contents.options
         places = [self._path, options.journal_dir] if options.journal_dir else [self._path]
@@ -234,18 +236,18 @@ class FilesStorage(LockedStorage):
         return free + self._pool.spare_files * options.capacity_bytes
 
     def compact(self, *, is_major: bool = False) -> None:
-        """As `Storage.compact`: copies at most `compaction_bytes_per_s`."""
+        """Rewrites sparse files (`Storage.compact`): copies at most `compaction_bytes_per_s`."""
         with self._stopping():
             self._maintenance.compact(is_major=is_major)
 
     def scrub(self) -> None:
-        """As `Storage.scrub`: reads at most `scrub_bytes_per_s`."""
+        """Looks for damage (`Storage.scrub`): reads at most `scrub_bytes_per_s`."""
         with self._stopping():
             self._maintenance.scrub()
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """What fails in here stops the storage: from then on reads fail too (B1)."""
+        """An error in this block stops the storage: from then on reads fail too (B1)."""
         self._check_usable()
         try:
             yield
@@ -254,38 +256,38 @@ class FilesStorage(LockedStorage):
             raise
 
     def damage(self) -> Sequence[Damage]:
-        """As `Storage.damage`: what reads, compaction and scrubbing came upon since the start."""
+        """The damage that reads, compaction and scrubbing have found since the start (`Storage.damage`)."""
         self._check_usable()
         with self._contents.lock:
             return tuple(self._contents.damages.known.values())
 
     def doubt(self) -> Doubt:
-        """As `Storage.doubt`."""
+        """The ledgers that the storage cannot vouch for (`Storage.doubt`)."""
         self._check_usable()
         return self._mark.doubt
 
     def bound_doubt(self, below_ledger_id: int) -> None:
-        """As `Storage.bound_doubt`."""
+        """Limits the doubt to ledgers below this one (`Storage.bound_doubt`)."""
         with self._stopping():
             self._mark.bound(below_ledger_id)
 
     def settle_doubt(self, found: Doubt, left: Doubt) -> None:
-        """As `Storage.settle_doubt`."""
+        """Replaces the doubt `found` by `left` (`Storage.settle_doubt`)."""
         with self._stopping():
             self._mark.settle(found, left)
 
     def sighting(self) -> Sighting:
-        """As `Storage.sighting`."""
+        """The last sighting of the metastore (`Storage.sighting`)."""
         self._check_usable()
         return read_sighting(self._disk, self._path, self._bookie_id)
 
     def keep_sighting(self, sighting: Sighting) -> None:
-        """As `Storage.keep_sighting`."""
+        """Keeps a sighting of the metastore (`Storage.keep_sighting`)."""
         with self._stopping():
             write_sighting(self._disk, self._path, self._bookie_id, sighting)
 
     def statistics(self) -> Mapping[str, float]:
-        """As `Storage.statistics`: counters since the start, and gauges."""
+        """Counters since the start, and gauges (`Storage.statistics`)."""
         self._check_usable()
         contents = self._contents
         with self._contents.lock:
@@ -317,7 +319,7 @@ class FilesStorage(LockedStorage):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """As `Storage.close`: waits for a commit and for reads that are under way, and joins the threads."""
+        """Waits for a commit and for reads that are under way, and joins the threads (`Storage.close`)."""
         if self._lifecycle.state is State.FORKED:
             # The files and the locks are the parent's. A thread of the parent may have held the commit lock at the fork.
             return
@@ -366,7 +368,9 @@ def open_storage(
     then nothing stays open. `disk` and `background` are for tests: another system below, and no threads."""
     if not path:
         raise ConfigError("files: needs a directory, as in files:/var/lib/wal")
-    options = options or FilesOptions()
-    if options.journal_dir:
-        options = attrs.evolve(options, journal_dir=os.path.abspath(options.journal_dir))
-    return FilesStorage(os.path.abspath(path), options, disk or Disk(), background=background)
+    tuning = tuned(options or FilesOptions())
+    if tuning.journal_dir:
+        tuning = attrs.evolve(tuning, journal_dir=os.path.abspath(tuning.journal_dir))
+    path = os.path.abspath(path)
+    with errors_of_opening(path, NEW_BYTES + min(FIRST_FILL_BYTES, tuning.capacity_bytes)):
+        return FilesStorage(path, tuning, disk or Disk(), background=background)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
@@ -47,7 +48,7 @@ class Window(ABC):
         return at if at + length <= len(self.data) else -1
 
     def forget(self) -> None:
-        """Drops what was read: somebody may have written to the file since."""
+        """Drops the bytes read: another process may have written to the file since."""
         self.data = b""
 
 
@@ -67,17 +68,25 @@ class LogWindow(Window):
             try:
                 file.fd = disk.open(file.path)
             except OSError as error:
+                self._check_lost(error)
                 raise damaged(file, 0, f"it cannot be opened: {error}") from error
 
     def read(self, offset: int, size: int) -> bytes:
-        """As `Window.read`."""
+        """The bytes at this place (`Window.read`)."""
         try:
             return read_all(self._disk, self._file.fd, size, offset)
         except OSError as error:
-            if not self._passes_over or error.errno not in UNREADABLE:
+            self._check_lost(error)
+            if not self._passes_over:
                 raise damaged(self._file, offset, f"it cannot be read: {error}") from error
         # The disk refuses some page of this piece. Page by page, all others can still be read.
         return b"".join(self._pages(offset, offset + size))
+
+    def _check_lost(self, error: OSError) -> None:
+        """Raises `StorageFailedError` unless the error says that bytes are lost: a missing right, or a file system that went
+        away, is not damage."""
+        if error.errno not in (*UNREADABLE, errno.ENOENT):
+            raise named_error(f"read {self._file.path}", error) from error
 
     def _pages(self, offset: int, end: int) -> Iterator[bytes]:
         while offset < end:

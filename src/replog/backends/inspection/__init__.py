@@ -1,1 +1,1 @@
-"""What the inspections of all storages share: reports, holes, locks, and listing the batches of a ledger."""
+"""The shared part of the inspections of all storages: reports, holes, locks, and listing the batches of a ledger."""

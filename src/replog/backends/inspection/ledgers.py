@@ -59,7 +59,7 @@ class Coverage:
         self._holes_max = holes_max
 
     def holes(self) -> list[Hole]:
-        """Those that were kept, by their first ids."""
+        """The kept holes, by their first ids."""
         return sorted(self._holes, key=lambda hole: hole.first_entry_id)
 
     def absent(self) -> Iterator[int]:
@@ -191,7 +191,7 @@ class LedgerInspection:
             self.close()
 
     def _judged(self, copy: Copy) -> tuple[BatchReport, str, str]:
-        """What a copy's own bytes say if they are the batch that was looked for; else the kind of problem, and why not."""
+        """The report of a copy whose bytes are the requested batch; else the kind of problem, and the reason."""
         known = copy.report
         if copy.why:
             return known, copy.kind, copy.why

@@ -1,7 +1,8 @@
 """Looking at a storage's directory without touching it: nothing is written, locked or made, nor is a time of access changed.
 
 Its lock is not even tried: a shared lock taken for a moment would make a bookie that starts right then fail. So whether a process
-has the storage open is read from the system's table of locks."""
+has the storage open is read from the system's table of locks.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class ReadOnlyDisk(Disk):
     """A `Disk` whose descriptors can only be read, so that the storage's own parsers can look at a running bookie's files."""
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """As `Disk.open`, for reading."""
+        """Opens a file for reading (`Disk.open`)."""
         assert not create, "an inspection makes no file"
         flags = os.O_RDONLY | os.O_CLOEXEC
         # Only the owner may read without leaving a time of access.
@@ -76,7 +77,7 @@ def is_locked(lock_path: str) -> bool | None:
 
 
 def format_name(path: str) -> str | None:
-    """What the directory's format file says that it is, or None if there is none. Raises `StorageDamagedError`."""
+    """The format that the directory's format file names, or None if there is no such file. Raises `StorageDamagedError`."""
     where = f"{path}/{FORMAT_FILE}"
     with named_errors(f"read {where}"):
         try:

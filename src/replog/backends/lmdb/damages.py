@@ -8,11 +8,31 @@ from collections.abc import Iterable, Iterator
 from attrs import evolve
 
 from replog.abc import Damage
+from replog.backends.lmdb.records import (
+    BATCH,
+    BATCH_KEY_BYTES,
+    DELETED,
+    FORMAT_KEY,
+    LEDGER,
+    LEDGER_KEY_BYTES,
+    DamagedError,
+    Series,
+    format_text,
+    id_key,
+    pack_marks,
+    seal,
+    series_key,
+    unpack_batch_key,
+    unpack_id_key,
+    unpack_number,
+    unseal,
+)
 from replog.backends.lmdb.snapshot import SERIES_TORN
+from replog.backends.ranges import LedgerRanges
 from replog.protocol.batch import Batch
-from replog.protocol.mutations import DropEntries
+from replog.protocol.mutations import DropEntries, Marks
 
-_KNOWN_MAX = 10_000  # more are not remembered: a repair asks again when it has mended these
+_KNOWN_MAX = 10_000  # more are not remembered: a repair asks again when it has repaired these
 
 _Identity = tuple[int, int, int, int]
 
@@ -29,7 +49,7 @@ class Damages:
         """Found one."""
         identity = _identity(damage)
         with self._lock:
-            # Reads find the same damage again and again until it is mended: it counts once.
+            # Reads find the same damage again and again until it is repaired: it counts once.
             self.found += identity not in self._known
             if len(self._known) < _KNOWN_MAX:
                 self._known[identity] = damage
@@ -80,7 +100,7 @@ def _identity(damage: Damage) -> _Identity:
 
 
 def _left(damage: Damage, batch: Batch) -> Iterator[Damage]:
-    """What of a damage is not mended by this batch: it may be of several that stood side by side."""
+    """The parts of a damage that this batch does not repair: the damage may span several adjacent batches."""
     first, last = damage.first_entry_id, damage.last_entry_id
     is_other = (damage.ledger_id, damage.stamp) != (batch.ledger_id, batch.stamp)
     if not is_other and damage.description == SERIES_TORN:
@@ -92,3 +112,76 @@ def _left(damage: Damage, batch: Batch) -> Iterator[Damage]:
         yield evolve(damage, last_entry_id=batch.first_entry_id - batch.stride)
     if batch.last_entry_id + batch.stride <= last:
         yield evolve(damage, first_entry_id=batch.last_entry_id + batch.stride)
+
+
+# -- salvaging --------------------------------------------------------------------------------------------------------
+#
+# The contents of a new data file when the old one's trees are damaged: every readable record, and some that are made again.
+#
+# Where batches of a ledger remain, and its series or its marks do not, these are made from the batches, so that the
+# ledger can be read, fenced and recovered. Their other contents are lost: the storage is then in doubt about all its
+# ledgers (B8).
+
+
+Record = tuple[bytes, bytes]
+
+
+def salvaged(bookie_id: str, records: Iterable[Record]) -> Iterator[Record]:
+    """The records of the new file, sorted, from those of the old one. Kinds are in the order of their letters: batches come
+    first, then deleted ledgers, and what is known of the others last."""
+    yield FORMAT_KEY, format_text(bookie_id)
+    found = _Found()
+    made: list[Record] | None = None
+    for key, value in records:
+        if key == FORMAT_KEY:
+            continue
+        # Marks and series are of the last kind, so every batch has been looked at when the first of them is due.
+        if key[:1] < LEDGER:
+            found.look_at(key, value)
+        else:
+            made = found.records() if made is None else made
+            while made and made[-1][0] < key:
+                yield made.pop()
+            if made and made[-1][0] == key:
+                made.pop()
+        yield key, value
+    made = found.records() if made is None else made
+    yield from reversed(made)
+
+
+class _Found:
+    """The facts found in the batches."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[int, int], Series] = {}
+        self._last_entry_ids: dict[int, int] = {}
+        self._deleted = LedgerRanges()
+
+    def look_at(self, key: bytes, value: bytes) -> None:
+        """A record of a kind before those of ledgers. A damaged record says nothing."""
+        is_batch = key[:1] == BATCH and len(key) == BATCH_KEY_BYTES
+        if not is_batch and not (key[:1] == DELETED and len(key) == LEDGER_KEY_BYTES):
+            return
+        try:
+            content = unseal(key, value)
+        except DamagedError:
+            return
+        if not is_batch:
+            self._deleted.add(unpack_id_key(key), unpack_number(content))
+            return
+        _, ledger_id, stamp, first, last, stride = unpack_batch_key(key)
+        self._series.setdefault((ledger_id, stamp), Series()).add(first, last, stride or 1)
+        self._last_entry_ids[ledger_id] = max(self._last_entry_ids.get(ledger_id, -1), last)
+
+    def records(self) -> list[Record]:
+        """Series and marks for all of them, the last one first."""
+        made: list[Record] = []
+        for (ledger_id, stamp), series in self._series.items():
+            if ledger_id not in self._deleted:
+                key = series_key(ledger_id, stamp)
+                made.append((key, seal(key, series.pack())))
+        for ledger_id, last_entry_id in self._last_entry_ids.items():
+            if ledger_id not in self._deleted:
+                key = id_key(LEDGER, ledger_id)
+                made.append((key, seal(key, pack_marks(Marks(last_entry_id=last_entry_id)))))
+        return sorted(made, reverse=True)

@@ -27,11 +27,10 @@ from replog.backends.disk import Disk, write_all
 from replog.backends.durable_mark import OWN_NAMES as MARK_NAMES
 from replog.backends.lmdb.records import VERSION
 from replog.backends.sightings import OWN_NAMES as SIGHTING_NAMES
-from replog.runtime.lmdb_file import DATA_FILE, NEW_FILE
+from replog.runtime.lmdb_file import DATA_FILE, NEW_FILE, READERS_FILE
 from replog.runtime.platform import boot_id
 
 FORMAT_NAME = "replog lmdb storage"
-READERS_FILE = "lock.mdb"
 OWN_NAMES = {FORMAT_FILE, f"{FORMAT_FILE}.tmp", LOCK_FILE, DATA_FILE, NEW_FILE, READERS_FILE}
 OWN_NAMES |= {*MARK_NAMES, *SIGHTING_NAMES}
 _BOOT_BYTES = 64  # of the lock file, behind the pid

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import lmdb
 
 from replog.backends.directory import FORMAT_FILE, LOCK_FILE, identity_of
+from replog.backends.disk import named_errors
 from replog.backends.inspection.ledgers import IDENTITY, Copy, LedgerInspection
 from replog.backends.inspection.read_only import READ_ONLY, Progress, is_locked, owner_of
-from replog.backends.inspection.reports import BatchReport, LedgerReport, Problem, StorageReport
-from replog.backends.inspection.vouching import read_vouching
+from replog.backends.inspection.reports import BatchReport, LedgerReport, Problem, StorageReport, read_vouching
 from replog.backends.lmdb.directory import read_bookie_id
 from replog.backends.lmdb.records import (
     BATCH,
@@ -41,6 +42,7 @@ from replog.backends.lmdb.records import (
 from replog.backends.ranges import LedgerRanges
 from replog.errors import StorageDamagedError, StorageFailedError, StorageIdentityError
 from replog.protocol.mutations import DELETED_TERM
+from replog.runtime.disk_errors import exists
 from replog.runtime.lmdb_file import DATA_FILE, DataFileDamagedError, check_data_file
 
 _KEYS_AT_ONCE = 10_000  # in one transaction
@@ -57,7 +59,9 @@ def _opened(path: str) -> Iterator[tuple[lmdb.Environment, str]]:
             "Nothing was touched: name the right directory",
         )
     data = f"{path}/{DATA_FILE}"
-    if not os.path.exists(data):
+    with named_errors(f"look for {data}"):
+        is_there = exists(data)
+    if not is_there:
         raise StorageDamagedError(f"{data} is missing", "Recover this bookie's copies from the others")
     runs = is_locked(f"{path}/{LOCK_FILE}") is not False
     try:
@@ -80,8 +84,17 @@ def _opened(path: str) -> Iterator[tuple[lmdb.Environment, str]]:
         ) from error
 
 
+def _begin(environment: lmdb.Environment, *, buffers: bool = False) -> Any:
+    """Begins a transaction; first takes over the size of the map if a running bookie has made it larger."""
+    while True:
+        try:
+            return environment.begin(buffers=True) if buffers else environment.begin()
+        except lmdb.MapResizedError:
+            environment.set_mapsize(0)
+
+
 def _check(environment: lmdb.Environment, data: str, bookie_id: str) -> None:
-    with environment.begin() as transaction:
+    with _begin(environment) as transaction:
         if transaction.get(FORMAT_KEY) != format_text(bookie_id):
             raise StorageIdentityError(f"{data} is not of {bookie_id}", "Nothing was touched: put the right file there")
 
@@ -92,7 +105,7 @@ def _keys(environment: lmdb.Environment, start: bytes, length: int) -> Iterator[
     is_over = False
     while not is_over:
         found: list[tuple[bytes, int]] = []
-        with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
+        with _begin(environment, buffers=True) as transaction, transaction.cursor() as cursor:
             more = cursor.set_range(key)
             # A transaction that stays open keeps every page that a running bookie frees since: its file would grow.
             for _ in range(_KEYS_AT_ONCE):
@@ -111,7 +124,7 @@ def _keys(environment: lmdb.Environment, start: bytes, length: int) -> Iterator[
 def _deleted(environment: lmdb.Environment, data: str, problems: list[Problem]) -> LedgerRanges:
     deleted = LedgerRanges()
     for key, _ in _keys(environment, DELETED, LEDGER_KEY_BYTES):
-        with environment.begin() as transaction:
+        with _begin(environment) as transaction:
             value = transaction.get(key)
         if value is None:
             # A bookie that runs joins ranges: the ids of this one are in another record now.
@@ -128,7 +141,7 @@ def _deleted(environment: lmdb.Environment, data: str, problems: list[Problem]) 
 
 
 def inspect_ledger(path: str, ledger_id: int, progress: Progress) -> LedgerInspection:
-    """What the storage has of a ledger. Raises `StorageError`."""
+    """The storage's content of a ledger. Raises `StorageError`."""
     data = f"{path}/{DATA_FILE}"
     report = LedgerReport(ledger_id, is_known=False, is_deleted=False)
     keys: list[bytes] = []
@@ -149,7 +162,7 @@ def inspect_ledger(path: str, ledger_id: int, progress: Progress) -> LedgerInspe
 
 def _describe_marks(environment: lmdb.Environment, data: str, report: LedgerReport) -> None:
     key = id_key(LEDGER, report.ledger_id)
-    with environment.begin() as transaction:
+    with _begin(environment) as transaction:
         value = transaction.get(key)
     if value is None:
         return
@@ -172,16 +185,16 @@ class _Records:
         self._progress = progress
 
     def size_of(self, key: bytes) -> int:
-        """As `Copies.size_of`."""
+        """The size of a copy (`Copies.size_of`)."""
         return self._sizes[key]
 
     def problem(self, batch: BatchReport, kind: str, reason: str) -> Problem:
-        """As `Copies.problem`: by its entries, since no place is known."""
+        """A problem of a batch (`Copies.problem`): by its entries, since no place is known."""
         ids = f"entries {batch.first_entry_id} to {batch.last_entry_id} of stamp {batch.stamp}: {reason}"
         return Problem(f"{self._path}/{DATA_FILE}", 0, kind, ids)
 
     def read(self, keys: Iterable[bytes]) -> Iterator[Copy]:
-        """As `Copies.read`, some megabytes in a transaction."""
+        """Reads the copies (`Copies.read`), some megabytes in a transaction."""
         left = list(keys)
         # So that pops take them in order.
         left.reverse()
@@ -189,7 +202,7 @@ class _Records:
             while left:
                 found: list[Copy] = []
                 read_bytes = 0
-                with environment.begin() as transaction:
+                with _begin(environment) as transaction:
                     while left and read_bytes < _BYTES_AT_ONCE:
                         found.append(_read_batch(transaction, left.pop()))
                         read_bytes += found[-1].report.size_bytes

@@ -1,8 +1,8 @@
-"""What goes on beside commits and reads: removing the batches of deleted ledgers, and looking for damage.
+"""Work beside commits and reads: removing the batches of deleted ledgers, and looking for damage.
 
-Removing goes in pieces, each a transaction of its own, so that the end of a large ledger stalls nobody: commits wait for one
-piece at most. The ledger itself was deleted durably before, and a crash between two pieces costs nothing: the rest is
-removed after the next opening.
+Removing goes in pieces, each a transaction of its own, so that the end of a large ledger does not stall commits: they
+wait for one piece at most. The ledger itself was deleted durably before, and a crash between two pieces costs nothing:
+the rest is removed after the next opening.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from replog.backends.lmdb.contents import Contents
+from replog.backends.lmdb.holdings import Contents
 from replog.backends.lmdb.records import BATCH, GARBAGE, LEDGER, id_key
 from replog.backends.lmdb.scrubbing import Scrub
 from replog.backends.lmdb.transactions import Transactions
@@ -43,7 +43,7 @@ def touch_piece(transaction: lmdb.Transaction, ledger_id: int) -> None:
 
 
 def remove_piece(transaction: lmdb.Transaction, ledger_id: int) -> bool:
-    """Removes some of what a deleted ledger left. True if that was all: then its garbage mark is removed too."""
+    """Removes some remains of a deleted ledger. True if that was all: then its garbage mark is removed too."""
     deadline = time.monotonic() + _PIECE_S
     left = _PIECE_RECORDS_MAX
     with transaction.cursor() as cursor:
@@ -128,7 +128,7 @@ class Maintenance:
                 scrub_at = time.monotonic() + (self._scrub_interval_s if rest_s is None else rest_s)
 
     def _remove_in_background(self) -> bool:
-        """As `_remove_piece`, in the thread, where no caller gets an error."""
+        """Runs `_remove_piece` in the thread, where no caller gets an error."""
         try:
             return self._remove_piece()
         except StorageFullError:
@@ -137,7 +137,7 @@ class Maintenance:
             return False  # every other call raises the same
 
     def _remove_piece(self) -> bool:
-        """Removes a piece of what a deleted ledger left. Returns True if there is more."""
+        """Removes one piece of a deleted ledger's remains. Returns True if there is more."""
         with self._contents.lock:
             if not self._contents.garbage:
                 return False

@@ -1,9 +1,8 @@
-"""Opening an environment: whose it is, whether it is whole, and making durable what is read in it."""
+"""Opening an environment: checks its owner and that it is whole, and makes everything that is read in it durable."""
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -11,10 +10,10 @@ import attrs
 import lmdb
 
 from replog.backends.directory import identity_of, new_bookie_id
-from replog.backends.disk import Disk, named_errors
+from replog.backends.disk import Disk, named_error, named_errors
 from replog.backends.durable_mark import DurableMark, make_mark
 from replog.backends.lmdb.directory import Former, read_bookie_id, write_format
-from replog.backends.lmdb.options import LMDBStorageOptions
+from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.backends.lmdb.records import (
     DELETED,
     DROPPED,
@@ -35,20 +34,20 @@ from replog.backends.ranges import LedgerRanges
 from replog.errors import (
     LocalProtocolError,
     StorageDamagedError,
-    StorageFailedError,
-    StorageFullError,
     StorageIdentityError,
 )
+from replog.runtime.disk_errors import exists, free_bytes_at, is_full
 from replog.runtime.lmdb_file import DATA_FILE, DataFileDamagedError, check_data_file, is_half_made, make_data_file
 from replog.runtime.lmdb_map import ForkedInUseError, LMDBMap
 
+NEW_BYTES = 192 << 10  # what the files of a new storage take, with the pages of its first commits
 RESERVE_BYTES = 4 << 20  # of the map, for fences and deletions when it is full
 _RECOVER = "Recover this bookie's copies from the others, into a new directory"
 
 
 @attrs.define
 class Opened:
-    """What was found in a directory."""
+    """The contents of a directory."""
 
     bookie_id: str
     lmdb_map: LMDBMap
@@ -59,7 +58,7 @@ class Opened:
     with_dropped: set[int]
 
 
-def open_directory(disk: Disk, path: str, options: LMDBStorageOptions, former: Former) -> Opened:
+def open_directory(disk: Disk, path: str, options: LMDBStorageTuning, former: Former) -> Opened:
     """Opens the storage in a directory that is locked, or makes one. On an error nothing stays open."""
     bookie_id = read_bookie_id(disk, path, options.expected_bookie_id)
     data = f"{path}/{DATA_FILE}"
@@ -68,7 +67,7 @@ def open_directory(disk: Disk, path: str, options: LMDBStorageOptions, former: F
         bookie_id = new_bookie_id(disk, options.expected_bookie_id, path)
         with _named_lmdb_errors(path):
             _make(disk, path, bookie_id)
-    elif not os.path.exists(data):
+    elif not _exists(data):
         # LMDB would make an empty one, and the bookie would deny all that it acknowledged.
         raise StorageDamagedError(f"{data} is missing", _RECOVER)
     mark = DurableMark(disk, path, identity_of(bookie_id))
@@ -109,7 +108,7 @@ def _look(lmdb_map: LMDBMap, bookie_id: str, data: str, mark: DurableMark) -> Op
                 "Nothing was touched: put the right file there",
             )
         deleted, damaged = _read_deleted(transaction)
-        # A key of garbage has no checksum: what was not deleted is not removed, whatever such a key says.
+        # A key of garbage has no checksum: a ledger that was not deleted is not removed, even if such a key names it.
         garbage = [ledger_id for ledger_id in iterate_ids(transaction, GARBAGE) if ledger_id in deleted]
         ledgers = sum(1 for _ in iterate_ids(transaction, LEDGER))
         with_dropped = set(iterate_ids(transaction, DROPPED))
@@ -139,7 +138,7 @@ def _read_deleted(transaction: lmdb.Transaction) -> tuple[LedgerRanges, list[byt
 
 
 def _settle(lmdb_map: LMDBMap, damaged: Iterable[bytes]) -> None:
-    """Makes durable what was read, and removes these damaged records.
+    """Makes everything that was read durable, and removes these damaged records.
 
     A process that was killed may have left its last commit in the page cache only, where it looks as if it were on the disk.
     The sync of a commit after it makes both durable."""
@@ -149,10 +148,17 @@ def _settle(lmdb_map: LMDBMap, damaged: Iterable[bytes]) -> None:
             transaction.put(OPENINGS_KEY, pack_number(openings + 1))
             for key in damaged:
                 transaction.delete(key)
-    except (lmdb.MapFullError, lmdb.DiskError):
-        # Without space for a record, the sync alone makes durable what was read.
+    except lmdb.Error as error:
+        if not isinstance(error, lmdb.MapFullError) and not is_full(error, free_bytes_at(lmdb_map.path)):
+            raise
+        # Without space for a record, the sync alone makes everything that was read durable.
         lmdb_map.environment.sync(True)
         lmdb_map.mend()
+
+
+def _exists(data: str) -> bool:
+    with named_errors(f"look for {data}"):
+        return exists(data)
 
 
 def _make(disk: Disk, path: str, bookie_id: str) -> None:
@@ -165,9 +171,9 @@ def _make(disk: Disk, path: str, bookie_id: str) -> None:
 def _check_half_made(path: str) -> None:
     """Refuses to make a storage over one that holds anything, or that a crash did not leave half made."""
     data = f"{path}/{DATA_FILE}"
-    if not os.path.exists(data) or is_half_made(data):
-        return
     with _named_lmdb_errors(path):
+        if not exists(data) or is_half_made(data):
+            return
         check_data_file(data)
         with lmdb.open(path, readonly=True, lock=False) as environment, environment.begin() as transaction:
             keys = [bytes(key) for key in itertools.islice(transaction.cursor().iternext(values=False), 3)]
@@ -181,15 +187,14 @@ def _check_half_made(path: str) -> None:
 @contextmanager
 def _named_lmdb_errors(path: str) -> Iterator[None]:
     try:
-        with named_errors(f"open {path}"):
-            yield
+        yield
     except ForkedInUseError as error:
         raise LocalProtocolError(str(error)) from error
     except DataFileDamagedError as error:
         raise StorageDamagedError(f"{path}/{DATA_FILE} is damaged {error}", _RECOVER) from error
+    except OSError as error:
+        raise named_error(f"open {path}", error) from error
     except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
         raise StorageDamagedError(f"{path}/{DATA_FILE} can't be read: {error}", _RECOVER) from error
-    except lmdb.DiskError as error:
-        raise StorageFullError(f"no space left to open {path}", "Make room on the disk") from error
     except lmdb.Error as error:
-        raise StorageFailedError(f"could not open {path}: {error}", "Look at the disk, then try again") from error
+        raise named_error(f"open {path}", error, free_bytes_at(path)) from error

@@ -1,9 +1,9 @@
 """The pages of a data file, read without LMDB: whether its trees are sound, and what can still be read of them.
 
-LMDB follows its pages blindly: none has a checksum. A damaged page causes an error at best; it may end the process, or lead
-a search past the end. So if anything suggests damage, the trees are walked here, with plain reads. What does not fit is a
-*fault*: a page of another kind or number, a key out of order or out of its branch, a node outside of its page, counts that
-differ from those of the meta page, a page that is both used and free.
+LMDB follows its pages blindly: none has a checksum. A damaged page causes an error at best; it may end the process, or
+lead a search past the end. So if anything suggests damage, the trees are walked here, with plain reads. A deviation is
+a *fault*: a page of another kind or number, a key out of order or out of its branch, a node outside of its page, counts
+that differ from those of the meta page, a page that is both used and free.
 
 A page has a head of 16 bytes, then offsets (u16) of its nodes, which stand at its end. A node has a head of 8 bytes: size or
 child, flags or the rest of the child's number, size of the key; then the key, and in a leaf the value, or the number of
@@ -32,7 +32,7 @@ _SEALED = DELETED + DROPPED + LEDGER
 
 
 class _FaultError(Exception):
-    """What is wrong with one page."""
+    """The fault of one page."""
 
 
 @attrs.frozen
@@ -118,7 +118,7 @@ class Pages:
     def _compare(self, tree: Tree, counts: _Counts) -> None:
         found = (counts.branch_pages, counts.leaf_pages, counts.overflow_pages, counts.entries)
         expected = (tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries)
-        # A fault hides what is below it, so counts would differ for that reason alone.
+        # A fault hides the pages below it, so counts would differ for that reason alone.
         if not self.faults and found != expected:
             words = f"its tree has {found}, and the meta page says {expected} (branch, leaf, overflow pages, entries)"
             self._fault(self._meta.page, _FaultError(words))

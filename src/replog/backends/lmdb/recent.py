@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from replog.protocol.batch import Batch
-from replog.protocol.mutations import DropEntries
 
 _BYTES_MAX = 8 << 20
 _LOOKED_AT_MAX = 32  # when no batch begins with the entry: the event loop must not search
@@ -34,7 +33,7 @@ class RecentBatches:
                 self._bytes += len(batch.data)
                 self._of.setdefault((batch.ledger_id, batch.stamp), {})[batch.first_entry_id] = batch
             while self._bytes > self._bytes_max:
-                # By age alone, whatever was read: followers ask for the newest.
+                # By age alone, not by reads: followers ask for the newest.
                 self._forget(self._order.popleft())
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
@@ -44,16 +43,16 @@ class RecentBatches:
             for place in [place for place in self._of if place[0] in gone]:
                 del self._of[place]
 
-    def drop_entries(self, dropped: DropEntries) -> None:
-        """These batches were dropped."""
-        first, last, stride = dropped.first_entry_id, dropped.last_entry_id, dropped.stride
-        place = dropped.ledger_id, dropped.stamp
+    def drop_batches(self, ledger_id: int, stamp: int, identities: Iterable[tuple[int, int, int]]) -> None:
+        """The batches with these first and last entries and strides were dropped."""
+        place = ledger_id, stamp
         with self._lock:
             batches = self._of.get(place, {})
-            for entry_id, batch in list(batches.items()):
-                is_of_rotation = not (batch.stride % stride or (entry_id - first) % stride)
-                if is_of_rotation and first <= entry_id and batch.last_entry_id <= last:
-                    del batches[entry_id]
+            for first, last, stride in identities:
+                batch = batches.get(first)
+                # Another one may begin with that entry, and stay.
+                if batch is not None and (batch.last_entry_id, batch.stride) == (last, stride):
+                    del batches[first]
             if not batches:
                 self._of.pop(place, None)
 

@@ -8,13 +8,13 @@
                                                       first and last id, stride
     g LEDGER                                          a deleted ledger of which batches are left to be removed
     l LEDGER                                          marks: checksum, fence term, last add confirmed, last entry,
-                                                      length of the key or -1, key
+                                                      revision, length of the key or -1, key, proof
     l LEDGER STAMP                                    series, what is stored of a ledger under a stamp: checksum, greatest
                                                       distance of a batch's last id from its first, whether the ranges are
                                                       all, number of ranges, then of each: first and last id, stride
 
-A checksum is the CRC32C of the key, the last four bytes of the content, and the CRC32C of all before these: most batches
-end with their own CRC32C, and a plain one over such bytes is the same whatever they say. LMDB's own pages have none.
+A checksum is the CRC32C of the key, the last four bytes of the content, and the CRC32C of all before these: most
+batches end with their own CRC32C, and a plain one over such bytes is always the same. LMDB's own pages have none.
 
 The *series* makes absence provable without a search. Its ranges say which entries are stored, those of a whole ledger in
 one range as a rule; its distance bounds how far before an entry the batch that holds it can begin.
@@ -46,7 +46,7 @@ _ID_KEY = struct.Struct(">cq")
 _SERIES_KEY = struct.Struct(">cqq")
 _NUMBER = struct.Struct(">q")
 _CHECKSUM = struct.Struct(">I")
-_MARKS = struct.Struct(">qqqi")
+_MARKS = struct.Struct(">qqqqi")
 _SERIES = struct.Struct(">QBH")
 _RANGE = struct.Struct(">QQI")
 _DROPPED = struct.Struct(">qqqQ")
@@ -129,16 +129,17 @@ def unseal_batch(key: Bytes, value: Bytes) -> Batch:
 
 def pack_marks(marks: Marks) -> bytes:
     """The content of marks."""
-    numbers = marks.fence_term, marks.last_add_confirmed, marks.last_entry_id
+    numbers = marks.fence_term, marks.last_add_confirmed, marks.last_entry_id, marks.revision
     size = -1 if marks.key is None else len(marks.key)
     return _MARKS.pack(*numbers, size) + (marks.key or b"") + marks.proof
 
 
 def unpack_marks(content: bytes) -> Marks:
     """The marks of a ledger."""
-    fence_term, last_add_confirmed, last_entry_id, size = _MARKS.unpack_from(content)
+    fence_term, last_add_confirmed, last_entry_id, revision, size = _MARKS.unpack_from(content)
     key = content[_MARKS.size : _MARKS.size + size] if size >= 0 else None
-    return Marks(key, fence_term, last_add_confirmed, last_entry_id, content[_MARKS.size + max(size, 0) :])
+    proof = content[_MARKS.size + max(size, 0) :]
+    return Marks(key, fence_term, last_add_confirmed, last_entry_id, proof, revision)
 
 
 def pack_number(number: int) -> bytes:
@@ -162,10 +163,10 @@ def unpack_dropped(content: bytes) -> DroppedEntries:
 
 
 class Series:
-    """What is stored of one ledger under one stamp: which entries, and how far batches reach.
+    """The stored batches of one ledger under one stamp: which entries, and how far batches reach.
 
     Ranges are (first id, last id, stride), and never touch one another. If there are more than `RANGES_MAX`, those with
-    the lowest last ids are forgotten, and `is_whole` is False: what no range holds may still be stored."""
+    the lowest last ids are forgotten, and `is_whole` is False: entries outside all ranges may still be stored."""
 
     __slots__ = ("is_whole", "ranges", "span_max")
 

@@ -76,7 +76,8 @@ class Scrub:
     def give_up(self, description: str) -> None:
         """Ends the scrub where LMDB's own pages are damaged.
 
-        What is behind that place is unknown. If it is the first place, nothing is listed; reads still find the damage."""
+        The state of the pages behind that place is unknown. If it is the first place, nothing is listed; reads still
+        find the damage."""
         if len(self._after) == BATCH_KEY_BYTES:
             _, ledger_id, stamp, first, last, _ = unpack_batch_key(self._after)
             self._found(Damage(ledger_id, stamp, first, last, f"from here on nothing can be scrubbed: {description}"))

@@ -81,7 +81,7 @@ class Snapshot:
         return batches
 
     def series(self) -> Series | None:
-        """What is known of the batches under this stamp, or None if nothing is."""
+        """The series of batches under this stamp, or None if there are none."""
         key = series_key(self._ledger_id, self._stamp)
         value = self._transaction.get(key)
         if value is None:
@@ -95,9 +95,9 @@ class Snapshot:
             ) from error
 
     def damage_of(self, key: bytes) -> Damage | None:
-        """What can't be read because the batch under this key is damaged: what it claims to hold, but for what others hold and
-        what was never stored, for it may be the key that is damaged. None if that is nothing, or if no batch here ever reached
-        as far: then what it held is missing elsewhere."""
+        """The entries that cannot be read because the batch under this key is damaged: its claimed entries, without
+        those that other batches hold and those that were never stored, for the key itself may be damaged. None if there
+        are no such entries, or if no batch here ever reached as far: then its entries are missing elsewhere."""
         _, ledger_id, stamp, first, last, stride = unpack_batch_key(key)
         try:
             series = self.series()
@@ -128,7 +128,7 @@ class Snapshot:
         return None
 
     def all_held(self) -> Iterator[Held]:
-        """What each batch of this stamp holds, from the keys alone."""
+        """The entries that each batch of this stamp holds, from the keys alone."""
         more = self._cursor.set_range(batch_place(self._ledger_id, self._stamp, 0))
         while more and (held := self._held()):
             yield held
@@ -164,7 +164,7 @@ class Snapshot:
         return self._cursor.next() and self._held() is not None
 
     def _held(self) -> Held | None:
-        """What the batch at the cursor holds, or None if that is none of this ledger and stamp."""
+        """The entries of the batch at the cursor, or None if it belongs to another ledger or stamp."""
         key = self._cursor.key()
         if len(key) != BATCH_KEY_BYTES:
             return None

@@ -21,14 +21,13 @@ import trio
 
 from replog.abc import Damage, Doubt, Sighting, StoredRange
 from replog.backends.directory import LockedStorage, check_is_ours
-from replog.backends.disk import Disk, named_errors
+from replog.backends.disk import Disk, errors_of_opening, named_errors
 from replog.backends.lifecycle import Lifecycle, State
-from replog.backends.lmdb.contents import Contents
 from replog.backends.lmdb.directory import OWN_NAMES, BootLock, Former
-from replog.backends.lmdb.holdings import stored_ranges
+from replog.backends.lmdb.holdings import Contents, stored_ranges
 from replog.backends.lmdb.maintenance import Maintenance
-from replog.backends.lmdb.opening import iterate_ids, open_directory
-from replog.backends.lmdb.options import LMDBStorageOptions
+from replog.backends.lmdb.opening import NEW_BYTES, iterate_ids, open_directory
+from replog.backends.lmdb.options import LMDBStorageOptions, LMDBStorageTuning, tuned
 from replog.backends.lmdb.records import LEDGER
 from replog.backends.lmdb.snapshot import BatchDamagedError, Snapshot
 from replog.backends.lmdb.transactions import Transactions
@@ -48,7 +47,7 @@ class LMDBStorage(LockedStorage):
     environment belongs to the parent. Reads wait for the disk where the page cache hasn't got what they need, and for
     the map while it grows; never for a commit."""
 
-    def __init__(self, path: str, options: LMDBStorageOptions) -> None:
+    def __init__(self, path: str, options: LMDBStorageTuning) -> None:
         self._path = path
         self._lifecycle = Lifecycle(path)
         self._commit_lock = threading.Lock()
@@ -96,7 +95,7 @@ class LMDBStorage(LockedStorage):
         return self._path
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
-        """As `Storage.commit`: in one transaction, which is tried again as a whole when the map had to grow."""
+        """Commits in one transaction, which is tried again as a whole when the map had to grow (`Storage.commit`)."""
         with self._commit_lock:
             self._transactions.check_usable()
             has_batches = any(isinstance(mutation, PutBatch) for mutation in mutations)
@@ -116,7 +115,7 @@ class LMDBStorage(LockedStorage):
     # -- the seam: reading ----------------------------------------------------------------------------------------
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `Storage.read`. A damaged batch after good ones ends the answer before it."""
+        """The batches from the entry on (`Storage.read`). A damaged batch after good ones ends the answer before it."""
         if not self._is_readable(ledger_id, entry_id):
             return []
         try:
@@ -135,8 +134,9 @@ class LMDBStorage(LockedStorage):
         return found
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `Storage.read_nowait`: from what was committed last, which is kept in memory. A map cannot be asked whether
-        a page of it is in memory, so everything else raises `trio.WouldBlock`: the event loop never waits."""
+        """The batches from the entry on, from the last committed ones, which are kept in memory
+        (`Storage.read_nowait`). A map cannot be asked whether a page of it is in memory, so everything else raises
+        `trio.WouldBlock`: the event loop never waits."""
         if not self._is_readable(ledger_id, entry_id):
             return []
         found = self._contents.recent.read(ledger_id, entry_id, stamp, bytes_max)
@@ -150,19 +150,19 @@ class LMDBStorage(LockedStorage):
         return entry_id >= 0 and ledger_id not in self._contents.deleted
 
     def marks(self, ledger_id: int) -> Marks | None:
-        """As `Storage.marks`. Raises `StorageUncertainError` if they are damaged."""
+        """The ledger's marks, or None (`Storage.marks`). Raises `StorageUncertainError` if they are damaged."""
         self._transactions.check_usable()
         if ledger_id in self._contents.deleted:
             return Marks(fence_term=DELETED_TERM)
         return self._transactions.ask(lambda transaction: read_marks(transaction, ledger_id))
 
     def ledger_ids(self) -> list[int]:
-        """As `Storage.ledger_ids`."""
+        """The ids of all ledgers (`Storage.ledger_ids`)."""
         self._transactions.check_usable()
         return sorted(self._transactions.ask(lambda transaction: list(iterate_ids(transaction, LEDGER))))
 
     def ranges(self, ledger_id: int) -> list[StoredRange]:
-        """As `Storage.ranges`: from the keys alone."""
+        """The stored ranges of a ledger, from the keys alone (`Storage.ranges`)."""
         self._transactions.check_usable()
         if ledger_id in self._contents.deleted:
             return []
@@ -171,17 +171,17 @@ class LMDBStorage(LockedStorage):
     # -- the seam: doubt ------------------------------------------------------------------------------------------
 
     def doubt(self) -> Doubt:
-        """As `Storage.doubt`."""
+        """The ledgers that the storage cannot vouch for (`Storage.doubt`)."""
         return self._mark.doubt
 
     def bound_doubt(self, below_ledger_id: int) -> None:
-        """As `Storage.bound_doubt`."""
+        """Limits the doubt to ledgers below this one (`Storage.bound_doubt`)."""
         with self._commit_lock:
             self._transactions.check_usable()
             self._mark.bound(below_ledger_id)
 
     def settle_doubt(self, found: Doubt, left: Doubt) -> None:
-        """As `Storage.settle_doubt`."""
+        """Replaces the doubt `found` by `left` (`Storage.settle_doubt`)."""
         with self._commit_lock:
             self._transactions.check_usable()
             # Only the next opening looks at all pages: until then more may be lost than is known.
@@ -189,12 +189,12 @@ class LMDBStorage(LockedStorage):
                 self._mark.settle(found, left)
 
     def sighting(self) -> Sighting:
-        """As `Storage.sighting`."""
+        """The last sighting of the metastore (`Storage.sighting`)."""
         self._transactions.check_usable()
         return read_sighting(Disk(), self._path, self.bookie_id)
 
     def keep_sighting(self, sighting: Sighting) -> None:
-        """As `Storage.keep_sighting`."""
+        """Keeps a sighting of the metastore (`Storage.keep_sighting`)."""
         with self._commit_lock:
             self._transactions.check_usable()
             write_sighting(Disk(), self._path, self.bookie_id, sighting)
@@ -202,7 +202,7 @@ class LMDBStorage(LockedStorage):
     # -- the seam: space and damage -------------------------------------------------------------------------------
 
     def free_bytes(self) -> int | None:
-        """As `Storage.free_bytes`: what the map may still grow by or has free within, as far as the disk has it."""
+        """The bytes that the map may still grow by or has free within, as far as the disk has them (`Storage.free_bytes`)."""
         self._transactions.check_usable()
         space = self._transactions.space()
         reusable = space.used_bytes - space.live_bytes
@@ -210,24 +210,24 @@ class LMDBStorage(LockedStorage):
         return max(0, min(growth, reusable + self._transactions.disk_free_bytes()))
 
     def compact(self, *, is_major: bool = False) -> None:
-        """As `Storage.compact`: removes what deleted ledgers left, without rests between. LMDB never gives pages back to the
-        file system: they are used again. So there is no more to gain by a major one."""
+        """Removes the remains of deleted ledgers, without rests between (`Storage.compact`). LMDB never gives pages
+        back to the file system: they are used again. So there is no more to gain by a major one."""
         del is_major
         self._transactions.check_usable()
         self._maintenance.compact()
 
     def scrub(self) -> None:
-        """As `Storage.scrub`: each batch is compared with its checksum, and what each ledger should have with what it has."""
+        """Compares each batch with its checksum, and each ledger's contents with its series (`Storage.scrub`)."""
         self._transactions.check_usable()
         self._maintenance.scrub()
 
     def damage(self) -> Sequence[Damage]:
-        """As `Storage.damage`: what reads and scrubs of this process found."""
+        """The damage that reads and scrubs of this process have found (`Storage.damage`)."""
         self._transactions.check_usable()
         return [damage for damage in self._contents.damages.known() if damage.ledger_id not in self._contents.deleted]
 
     def statistics(self) -> Mapping[str, float]:
-        """As `Storage.statistics`: counters since the start, and gauges. `live_bytes` of `used_bytes` hold something."""
+        """Counters since the start, and gauges (`Storage.statistics`). `live_bytes` of `used_bytes` are in use."""
         self._transactions.check_usable()
         space, contents = self._transactions.space(), self._contents
         with contents.lock:
@@ -250,7 +250,7 @@ class LMDBStorage(LockedStorage):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """As `Storage.close`: waits for a commit and for reads that are under way, and joins the thread."""
+        """Waits for a commit and for reads that are under way, and joins the thread (`Storage.close`)."""
         if self._lifecycle.state is State.FORKED:
             # The environment and the lock are the parent's.
             return
@@ -283,4 +283,6 @@ def open_storage(path: str, options: LMDBStorageOptions | None = None) -> LMDBSt
     then nothing stays open."""
     if not path:
         raise ConfigError("lmdb: needs a directory, as in lmdb:/var/lib/wal")
-    return LMDBStorage(os.path.abspath(path), options or LMDBStorageOptions())
+    path = os.path.abspath(path)
+    with errors_of_opening(path, NEW_BYTES):
+        return LMDBStorage(path, tuned(options or LMDBStorageOptions()))

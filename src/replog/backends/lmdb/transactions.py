@@ -8,7 +8,6 @@ have what is behind that page, and the next opening looks at every page.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable
@@ -17,12 +16,14 @@ from typing import TypeVar
 import attrs
 import lmdb
 
+from replog.backends.disk import failed_error
 from replog.backends.durable_mark import DurableMark
 from replog.backends.lifecycle import Lifecycle
 from replog.backends.lmdb.directory import BootLock, Former
 from replog.backends.lmdb.opening import RESERVE_BYTES
 from replog.backends.lmdb.records import FORMAT_KEY, format_text
 from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
+from replog.runtime.disk_errors import is_full
 from replog.runtime.lmdb_file import DATA_FILE, DataFileDamagedError
 from replog.runtime.lmdb_map import LMDBMap, has_addresses
 
@@ -30,13 +31,12 @@ Answer = TypeVar("Answer")
 
 _META_PAGES = 2
 _NO_COMMIT = 1 << 64
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MAKE_ROOM = "Delete ledgers, or raise map_bytes_max, or make room on the disk"
 
 
 @attrs.frozen
 class Space:
-    """How the map is used: what it has, what the file had to grow to, and what of that holds something."""
+    """The use of the map: its size, the size that the file had to grow to, and the bytes in use."""
 
     map_bytes: int
     used_bytes: int
@@ -89,7 +89,7 @@ class Transactions:
                         continue
                     if waited:
                         full = f"the map of {self._path} is full at {self._map.map_bytes} bytes, of map_bytes_max="
-                        full += f"{self._map.map_bytes_max}"
+                        full += f"{self._map.map_bytes_max}{self._map.held_back()}"
                         raise StorageFullError(full, _MAKE_ROOM) from error
                     waited = True
                     self._age_free_pages()
@@ -105,10 +105,7 @@ class Transactions:
                 # Before the storage stops: the next opening must check all pages.
                 self._say_torn(error)
             self._lifecycle.failed(error)
-            raise StorageFailedError(
-                f"could not write to {self._path}: {_described(error)}",
-                "The storage has stopped: look at the disk, then restart the bookie",
-            ) from error
+            raise failed_error(f"write to {self._path}", error) from error
         except BaseException as error:
             # An interrupt may come after the commit: then the map holds what `Contents` was never told.
             self._lifecycle.failed(error)
@@ -124,8 +121,8 @@ class Transactions:
             return False
 
     def _stop_writing(self) -> StorageFailedError:
-        """Stops the storage. What is written below a damaged page may be out of reach when the next opening copies what it can
-        read: so nothing more is acknowledged. Plain reads of intact pages go on until somebody writes."""
+        """Stops the storage. Records below a damaged page may be out of reach when the next opening copies the readable
+        part: so nothing more is acknowledged. Plain reads of intact pages go on until a commit writes."""
         error = StorageFailedError(
             f"{self._path}/{DATA_FILE} has a damaged page: nothing was written",
             "The storage has stopped: restart the bookie, which makes a new file of what can be read",
@@ -176,11 +173,10 @@ class Transactions:
             self._try_to_transact(lambda transaction: transaction.put(FORMAT_KEY, format_text(self._bookie_id)))
 
     def _is_lack_of_space(self, error: Exception) -> bool:
-        """True if the error is only a lack of space. LMDB reports EIO for a write of which the disk took a part, too."""
+        """True if the error is only a lack of space."""
         if isinstance(error, lmdb.DiskError | lmdb.TxnFullError):
             return True
-        code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
-        return code in _NO_SPACE or (code == errno.EIO and self.disk_free_bytes() < self.page_bytes * 16)
+        return is_full(error, self.disk_free_bytes())
 
     def ask(self, question: Callable[[lmdb.Transaction], Answer]) -> Answer:
         """Asks one snapshot."""
@@ -193,7 +189,7 @@ class Transactions:
                 f"{self._path}/{DATA_FILE} is damaged: {error}", "Read it from another bookie, and restart this one"
             ) from error
         except lmdb.ReadersFullError as error:
-            # Readers that were killed keep their places in the table until somebody clears them.
+            # Readers that were killed keep their places in the table until these are cleared.
             self._map.clear_stale_readers()
             raise StorageUncertainError(f"too many readers of {self._path} at once", "Try again") from error
         except (lmdb.Error, OSError) as error:
@@ -203,9 +199,9 @@ class Transactions:
             ) from error
 
     def _found_torn_page(self, error: lmdb.Error) -> None:
-        """Notes that one of LMDB's own pages is damaged. What else is damaged is unknown.
+        """Notes that one of LMDB's own pages is damaged. The extent of other damage is unknown.
 
-        The next opening checks all pages, and makes a new file of what can be read."""
+        The next opening checks all pages, and makes a new file of the readable part."""
         with self._commit_lock:
             self._say_torn(error)
 
@@ -234,10 +230,3 @@ class Transactions:
         """How many bytes a user who is not root can still write to the file system."""
         found = os.statvfs(self._path)
         return found.f_bavail * found.f_frsize
-
-
-def _described(error: Exception) -> str:
-    """The error's own text, and the name of its errno, which people search for."""
-    code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
-    name = errno.errorcode.get(code or 0)
-    return f"{error} ({name})" if name else str(error)

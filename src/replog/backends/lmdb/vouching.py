@@ -1,4 +1,4 @@
-"""Checks that a data file holds all that was durable, before LMDB maps it, and repairs what is damaged (B3, B8).
+"""Checks that a data file holds everything durable, before LMDB maps it, and repairs damage (B3, B8).
 
 The durable mark says the number of the last transaction that was committed. Rules:
 - A file whose newest intact meta page is of an earlier transaction has lost something: LMDB would silently show that.
@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 
 from replog.backends.durable_mark import DurableMark
+from replog.backends.lmdb.damages import salvaged
 from replog.backends.lmdb.directory import Former
 from replog.backends.lmdb.pages import Pages
 from replog.backends.lmdb.records import FORMAT_KEY, format_text
-from replog.backends.lmdb.salvaging import salvaged
 from replog.errors import StorageIdentityError
 from replog.runtime.lmdb_file import (
     META_PAGES,
@@ -74,7 +74,7 @@ def _cut_off(fd: int, meta: Meta) -> list[str]:
 
 
 def _newest(fd: int, data: str, mark: DurableMark, former: Former) -> tuple[Meta, list[str], bool]:
-    """The newest intact meta page, what was lost, and whether the other one has to be made again."""
+    """The newest intact meta page, the losses, and whether the other page has to be made again."""
     intact: list[Meta] = []
     faults: list[
         tuple[int | None, DataFileDamagedError]

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from replog.backends.dropped import DroppedEntries
+from replog.backends.fences import raised
 from replog.backends.lmdb.records import (
     BATCH,
     BATCH_KEY_BYTES,
@@ -36,7 +37,6 @@ from replog.backends.ranges import LedgerRanges
 from replog.errors import StorageUncertainError
 from replog.protocol.batch import ENTRY_ID_MAX, Batch
 from replog.protocol.mutations import DropEntries, Marks, Mutation, PutBatch, SetMarks
-from replog.protocol.proofs import better_proof
 
 if TYPE_CHECKING:
     import lmdb
@@ -71,8 +71,8 @@ class Known:
 
 
 def read_marks(transaction: lmdb.Transaction, ledger_id: int) -> Marks | None:
-    """The marks of a ledger, or None. Raises `StorageUncertainError` if they are damaged, or missing though entries of it are
-    stored: the key may be what was damaged."""
+    """The marks of a ledger, or None. Raises `StorageUncertainError` if they are damaged, or missing though entries of
+    it are stored: the key may be the damaged part."""
     key = id_key(LEDGER, ledger_id)
     value = transaction.get(key)
     if value is None and (
@@ -96,7 +96,7 @@ def has_series(transaction: lmdb.Transaction, ledger_id: int) -> bool:
 
 
 def read_dropped(transaction: lmdb.Transaction, ledger_id: int) -> DroppedEntries:
-    """What was dropped of a ledger. Raises `DamagedError`."""
+    """The entries of a ledger that were dropped. Raises `DamagedError`."""
     key = id_key(DROPPED, ledger_id)
     value = transaction.get(key)
     return DroppedEntries() if value is None else unpack_dropped(unseal(key, value))
@@ -114,11 +114,13 @@ def check_not_dropped(transaction: lmdb.Transaction, ledger_id: int, entry_id: i
 
 
 class Changes:
-    """What a commit does, and did. Mutations of deleted ledgers do nothing: they are gone for good (L5)."""
+    """The mutations of a commit, and its results. Mutations of deleted ledgers do nothing: they are gone permanently (L5)."""
 
     def __init__(self, transaction: lmdb.Transaction, deleted: LedgerRanges, known: Known) -> None:
         self.batches: list[Batch] = []
         self.dropped_entries: list[DropEntries] = []
+        # By ledger and stamp the batches that went with the last of their entries: first and last id, stride
+        self.dropped_batches: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         self.dropped: set[int] = set()
         self.garbage: list[int] = []  # those of them that left batches behind
         self.batch_bytes = 0
@@ -161,20 +163,13 @@ class Changes:
             max(marks.last_add_confirmed, batch.last_add_confirmed),
             max(marks.last_entry_id, batch.last_entry_id),
             marks.proof,
+            marks.revision,
         )
         self.batches.append(batch)
         self.batch_bytes += len(batch.data)
 
     def _raise_marks(self, wanted: SetMarks) -> None:
-        marks = self._marks_of(wanted.ledger_id)
-        confirmed = -1 if wanted.last_add_confirmed is None else wanted.last_add_confirmed
-        self.marks[wanted.ledger_id] = Marks(
-            wanted.key if marks.key is None else marks.key,
-            max(marks.fence_term, wanted.fence_term or 0),
-            max(marks.last_add_confirmed, confirmed),
-            marks.last_entry_id,
-            better_proof(marks.proof, wanted.proof),
-        )
+        self.marks[wanted.ledger_id] = raised(self._marks_of(wanted.ledger_id), wanted)
 
     def _marks_of(self, ledger_id: int) -> Marks:
         known = self.marks.get(ledger_id)
@@ -205,7 +200,7 @@ class Changes:
         return series
 
     def _drop_entries(self, wanted: DropEntries) -> None:
-        """Deletes the batches of which all entries were dropped, and records what was (F5)."""
+        """Deletes batches whose entries were all dropped, and records the dropped entries (F5)."""
         ledger_id, stamp, first, last = wanted.ledger_id, wanted.stamp, wanted.first_entry_id, wanted.last_entry_id
         if ledger_id not in self.marks and self._transaction.get(id_key(LEDGER, ledger_id)) is None:
             return
@@ -215,7 +210,7 @@ class Changes:
         self._put_dropped(ledger_id, dropped)
         series = self._series_of(ledger_id, stamp)
         kept: list[tuple[int, int, int]] = []
-        gone: list[tuple[int, int, int]] = []  # one of them may begin or end in what was dropped before
+        gone: list[tuple[int, int, int]] = []  # one of them may begin or end in a range dropped before
         with self._transaction.cursor() as cursor:
             more = cursor.set_range(batch_place(ledger_id, stamp, max(0, first - series.span_max)))
             while more and len(key := bytes(cursor.key())) == BATCH_KEY_BYTES:
@@ -234,12 +229,13 @@ class Changes:
         for batch in kept:
             series.add(*batch)
         self.dropped_entries.append(wanted)
+        self.dropped_batches.setdefault((ledger_id, stamp), []).extend(gone)
 
     def _dropped_of(self, ledger_id: int, stamp: int) -> DroppedEntries:
         try:
             return read_dropped(self._transaction, ledger_id)
         except DamagedError:
-            # Whatever it said: no entry of this stamp may be denied.
+            # The damaged record is ignored: no entry of this stamp may be denied.
             return DroppedEntries([(stamp, 0, ENTRY_ID_MAX, 1)])
 
     def _put_dropped(self, ledger_id: int, dropped: DroppedEntries) -> None:

@@ -18,8 +18,10 @@ from replog.cli.cluster.views import JSONView, LineView, LiveView, Load, View
 from replog.cli.ending import InterruptedBySignal
 from replog.cli.output import AsJSON, OutputClosed, console
 from replog.client.administration import BookieStatistics, RemoteBookie
-from replog.config import BackendURL, ClientOptions
+from replog.config import BackendURL
+from replog.config.client import ClientTuning
 from replog.errors import ConfigError, ReplogError
+from replog.runtime.disk_errors import names_like
 from replog.runtime.latencies import LatencyHistogram
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.temporary import temporary_directory
@@ -117,7 +119,7 @@ class _Cluster:
             raise InterruptedBySignal(self._signals[-1])
 
     def show(self, action: Callable[[], None]) -> None:
-        """Show something. The cluster ends if nobody reads its output any more."""
+        """Show something. The cluster ends if its output is not read any more."""
         if self._closed is None:
             try:
                 action()
@@ -154,13 +156,13 @@ class _Cluster:
 
 
 async def _measure(plan: Plan, loads: dict[str, Load]) -> None:
-    options = ClientOptions(connect_timeout_s=_STATISTICS_TIMEOUT_S, metastore_timeout_s=_STATISTICS_TIMEOUT_S)
+    options = ClientTuning(connect_timeout_s=_STATISTICS_TIMEOUT_S, metastore_timeout_s=_STATISTICS_TIMEOUT_S)
     before: dict[str, BookieStatistics] = {}
     while True:
         try:
             async with replog.connect(plan.metastore, options=options) as client:
                 while True:
-                    bookies = await client.remote_bookies()
+                    bookies = await client.admin.bookies()
                     async with trio.open_nursery() as nursery:
                         for each in bookies:
                             nursery.start_soon(_ask, each, before, loads)
@@ -183,7 +185,7 @@ async def _ask(bookie: RemoteBookie, before: dict[str, BookieStatistics], loads:
 
 
 def load_between(before: BookieStatistics | None, now: BookieStatistics) -> Load:
-    """What a bookie did between two looks. If it was started in between, its counters say all of it."""
+    """A bookie's work between two looks. If it was started in between, its counters say all of it."""
     load = Load(queued_bytes=now.numbers.get("queued_bytes", 0), ledgers=now.numbers.get("ledgers", 0))
     if before is None:
         return load
@@ -208,7 +210,7 @@ def load_between(before: BookieStatistics | None, now: BookieStatistics) -> Load
 
 
 def _count(directory: Path, wanted: int | None) -> int:
-    existing = len(list(directory.glob("bookie-[0-9]*/")))
+    existing = len(names_like(directory, "bookie-[0-9]*"))
     if wanted is None:
         return existing or _DEFAULT_BOOKIES
     if existing > wanted:

@@ -73,7 +73,7 @@ class Member:
 
 @attrs.frozen
 class Plan:
-    """What to start: a number of bookies below a directory. `assignments` are those of `--set`.
+    """The bookies to start, below a directory. `assignments` are those of `--set`.
 
     A bookie that dies is started again, unless `restarts` is false; with `needs_all`, all of them leave then."""
 
@@ -237,7 +237,7 @@ async def local_cluster(plan: Plan) -> AsyncIterator[Members]:
         await members.served()
         yield members
         members.leave()
-        await left.wait()  # `run` kills those that take too long
+        await left.wait()  # `run` kills bookies that take too long
 
 
 def _fields(line: bytes) -> dict[str, Any]:

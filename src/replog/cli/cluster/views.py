@@ -1,4 +1,4 @@
-"""What `replog cluster` shows: a live table on a terminal, a line for each change anywhere else, or JSON."""
+"""The output of `replog cluster`: a live table on a terminal, a line for each change anywhere else, or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the inspections share: finding the directory, printing problems, and the exit status."""
+"""The shared part of the inspections: finding the directory, printing problems, and the exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a ledger: its record, and what its bookies say about its end."""
+"""The known facts about a ledger: its record, and the answers of its bookies about its end."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def last_entry_of(client: Client, ledger_id: int, password: bytes) -> int:
 
 
 async def facts_of(client: Client, ledger_id: int, password: bytes, *, with_size: bool) -> LedgerFacts:
-    """What is known of a ledger, with its sizes only if `with_size`, because that costs a read for each writer.
+    """The known facts about a ledger, with its sizes only if `with_size`, because these cost a read for each writer.
 
     Raises `LedgerNotFoundError`, `MetastoreError`. If bookies fail, the result says so."""
     metadata = await client.ledger_metadata(ledger_id)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from replog.cli.apps import App
-from replog.cli.log import appending, looking, maintaining, measuring, printing, retiring
+from replog.cli.log import appending, looking, maintaining, printing
 
 app = App(no_args_is_help=True, help="Write, read and look after logs.")
 app.command("list")(looking.list_logs)
 app.command()(looking.show)
-app.command()(measuring.metrics)
+app.command()(looking.metrics)
 app.command()(appending.append)
 app.command()(printing.read)
 app.command()(printing.tail)
@@ -16,6 +16,6 @@ app.command()(looking.trim)
 app.command()(maintaining.retain)
 app.command()(maintaining.compact)
 app.command()(looking.sweep)
-app.command()(retiring.transactions)
-app.command()(retiring.producers)
+app.command()(maintaining.transactions)
+app.command()(maintaining.producers)
 app.command()(looking.delete)

@@ -1,8 +1,8 @@
 """`replog log append`: append standard input, or arguments, as entries to a log.
 
-Rules: entries are pushed as they come and confirmed in batches; no entry waits for the next one. At the end of the input, at a
-signal, and when nobody reads the positions any more, all that was read is confirmed before the command ends. If it fails, it
-says how many entries are confirmed and which have an unknown outcome (W4).
+Rules: entries are pushed as they come and confirmed in batches; no entry waits for the next one. At the end of the
+input, at a signal, and when the positions are not read any more, the entries read are confirmed before the command
+ends. If it fails, it says how many entries are confirmed and which have an unknown outcome (W4).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from replog.cli.figures import counted, parse_quorum_option
 from replog.cli.output import AsJSON, OutputClosed, as_size, emit, print_json, print_json_line, standard_output, watched
 from replog.cli.streams import input_bytes, read_input, write_output
 from replog.errors import ConfigError, ReplogError
+from replog.log.log_options import LogOptions
 from replog.log.log_writer import LogWriter
 from replog.protocol.digest import DigestType
 from replog.protocol.envelope import EntryId
@@ -76,7 +77,7 @@ def append(
     null: Null = False,
     length_prefixed: LengthPrefixed = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of standard input is one entry.")] = False,
-    lead: Annotated[bool, typer.Option("--lead", help="Wait until nobody else leads the log.")] = False,
+    lead: Annotated[bool, typer.Option("--lead", help="Wait until no other client leads the log.")] = False,
     positions: Annotated[
         bool, typer.Option("--positions", help="Print each entry's position once it is confirmed.")
     ] = False,
@@ -187,12 +188,14 @@ def _writer(client: Client, asked: Asked, password: bytes) -> AbstractAsyncConte
     if asked.leads and sys.stderr.isatty():
         print(f"replog: waiting to lead log {asked.name}", file=sys.stderr)
     opened = client.lead_log if asked.leads else client.write_log
-    wanted = {"quorum": asked.quorum, "digest_type": asked.digest_type, "ledgers": asked.ledgers}
-    return opened(asked.name, password=password, custom=custom, **wanted)  # type: ignore[arg-type]
+    options = LogOptions(
+        quorum=asked.quorum, password=password, digest=asked.digest_type, custom=custom, ledgers=asked.ledgers
+    )
+    return opened(asked.name, options=options)
 
 
 class Tally:
-    """What was pushed, and up to where it is confirmed."""
+    """The pushed entries, and how far they are confirmed."""
 
     def __init__(self) -> None:
         self.pushed = 0
@@ -246,7 +249,7 @@ class Tally:
 
 
 class Appending:
-    """Pushes the entries as they come, and prints what is confirmed."""
+    """Pushes the entries as they come, and prints the confirmed ones."""
 
     def __init__(self, asked: Asked, stop: Stop) -> None:
         self.tally = Tally()
@@ -371,14 +374,14 @@ class Appending:
         try:
             await write_output("".join(f"{line}\n" for line in lines).encode())
         except OutputClosed as error:
-            # Confirm what was read even if nobody reads the positions.
+            # Confirm the entries read even if the positions are not read.
             self.output_closed = error
             self._stop.ask()
 
     # -- how it went ----------------------------------------------------------------------------------------------
 
     def outcome(self) -> str:
-        """What is confirmed, and what is unknown, in words."""
+        """The confirmed and the unknown entries, in words."""
         tally = self._counted()
         known = f"{tally.confirmed} entries are confirmed"
         if tally.last_confirmed is not None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from typing import Annotated
 
+import trio
 import typer
 
 from replog.api import Client
@@ -12,8 +15,9 @@ from replog.cli.figures import counted, parse_duration_s
 from replog.cli.ledger.facts import LedgerFacts, facts_of, time_for_people, time_of
 from replog.cli.output import AsJSON, Listing, as_size, emit, print_json, print_json_line
 from replog.config.client import UNBOUNDED
-from replog.errors import LedgerNotFoundError, LogNotFoundError
+from replog.errors import LedgerNotFoundError, LogNotFoundError, MetastoreUnavailableError
 from replog.log.log_summaries import CursorLag, LogSummary
+from replog.metrics.requirements import check_installed, parse_listen
 from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The log.")]
@@ -57,7 +61,7 @@ def list_logs(
 ) -> None:
     """List the logs by their names, one per line.
 
-    With --long a log costs a few reads, however long it is; what these don't say is shown as unknown. No writer is disturbed."""
+    With --long a log costs a few reads, however long it is; other values are shown as unknown. No writer is disturbed."""
     run(_list, connection, long, for_programs)
 
 
@@ -73,7 +77,7 @@ async def _list(connection: Connection, long: bool, for_programs: bool) -> None:
             return
         listing = Listing(*_LOG_COLUMNS)
         password = connection.password()
-        bookies = frozenset(each.bookie_id for each in await client.remote_bookies())
+        bookies = frozenset(each.bookie_id for each in await client.admin.bookies())
         async for _, summary in concurrently(lambda each: _summary(client, each, password), names):
             if summary is None:
                 continue
@@ -132,7 +136,7 @@ def summary_as_json(summary: LogSummary) -> dict[str, object]:
 
 
 def lag_as_json(lag: CursorLag) -> dict[str, object]:
-    """What is left, for programs. None: unknown."""
+    """The rest of the log, for programs. None: unknown."""
     return {"lag_entries": lag.entries, "lag_bytes": lag.size_bytes, "lag_s": lag.age_s}
 
 
@@ -161,7 +165,7 @@ def show(
     sizes: Annotated[bool, typer.Option(help="How many bytes each segment has: one read for each.")] = True,
     for_programs: AsJSON = False,
 ) -> None:
-    """Show a log: its segments, their ledgers, states, entries and bytes, and who writes to the last one.
+    """Show a log: its segments, their ledgers, states, entries and bytes, and the writer of the last one.
 
     If a ledger is not closed, its bookies are asked up to where it is confirmed; nothing is fenced."""
     run(_show, connection, name, sizes, for_programs)
@@ -171,7 +175,7 @@ async def _show(connection: Connection, name: str, sizes: bool, for_programs: bo
     password = connection.password()
     async with client_from(connection) as client:
         metadata = await client.log_metadata(name)
-        # Bounded by the record: a segment that comes meanwhile would not fit what was printed of its head.
+        # Bounded by the record: a segment that comes meanwhile would not fit the printed head.
         segments = await client.log_segments(name, end=metadata.next_segment_number)
 
         async def facts(segment: Segment) -> LedgerFacts | None:
@@ -247,7 +251,7 @@ def _state(found: list[tuple[Segment, LedgerFacts | None]]) -> str:
         return "closed: nobody writes to it"
     if state is LedgerState.IN_RECOVERY:
         return "being recovered, or the recovering process crashed"
-    return "open: somebody writes to it, or crashed"
+    return "open: a writer uses it, or crashed"
 
 
 # -- trim, sweep and delete ----------------------------------------------------------------------------------------------
@@ -303,7 +307,7 @@ def sweep(
 
 async def _sweep(connection: Connection, name: str, grace_s: float, job: str | None) -> list[int]:
     async with client_from(connection) as client:
-        return await client.sweep_log(name, grace_s=grace_s, job=job)
+        return await client.jobs.sweep(name, grace_s=grace_s, job=job)
 
 
 @takes_connection
@@ -325,3 +329,53 @@ def delete(
 async def _delete(connection: Connection, name: str) -> None:
     async with client_from(connection) as client:
         await client.delete_log(name, password=connection.password())
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+#
+# `replog log metrics`: what logs hold and how far cursors are behind, for Prometheus.
+
+
+@takes_connection
+def metrics(
+    connection: Connection,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="The logs; without any, the first 200.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve them at /metrics until a signal comes.")
+    ] = None,
+) -> None:
+    """Print metrics of logs and cursors in Prometheus' format: leader, size, lag; or serve them with --listen.
+
+    A log costs the metastore a few reads for each request; no writer is disturbed. One such process is enough for a
+    cluster."""
+    check_installed()
+    if listen is not None:
+        parse_listen(listen)
+    run(_metrics, connection, tuple(names or ()), listen)
+
+
+async def _metrics(connection: Connection, names: tuple[str, ...], listen: str | None) -> None:
+    # Here: the other commands need no package of that extra.
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from replog.metrics import LogMetrics, serve_metrics
+
+    async with client_from(connection) as client:
+        found = LogMetrics(client, names, password=connection.password())
+        if listen is not None:
+            async with trio.open_nursery() as nursery:
+                where = await nursery.start(partial(serve_metrics, logs=found), listen)
+                print(f"replog: metrics of logs at http://{where}/metrics", file=sys.stderr)
+            return
+        known = await client.logs()
+        for name in names:
+            if name not in known:
+                raise LogNotFoundError(name, "there is no such log: replog log list says which there are")
+        await found.look()
+        if found.problem:
+            raise MetastoreUnavailableError(found.problem)
+        registry = CollectorRegistry()
+        registry.register(found)
+        emit(generate_latest(registry).decode())

@@ -109,7 +109,7 @@ async def _tail(connection: Connection, name: str, count: int, follow: bool, fol
                 await copy(reader, count, how)
             return
         async with open_service_nursery() as nursery:
-            # `tail -f | head` must end even if no entry ever comes: only a write would tell that nobody reads.
+            # `tail -f | head` must end even if no entry ever comes: only a write would show that the output is not read.
             nursery.start_soon(wait_output_closed)
             while True:
                 try:

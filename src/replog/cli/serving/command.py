@@ -20,6 +20,7 @@ _FLAGS = {
     "metastore": ("bookie", "metastore"),
     "data": ("bookie", "data"),
     "listen": ("bookie", "listen"),
+    "peers": ("bookie", "peers"),
     "storage": ("bookie", "storage"),
     "authentication": ("bookie", "authentication"),
     "label": ("bookie", "labels"),
@@ -51,6 +52,9 @@ def serve(
     ] = None,
     advertise: Annotated[
         str | None, _flag("Where others must connect, if that is another address.", "HOST:PORT")
+    ] = None,
+    peers: Annotated[
+        str | None, _flag("All processes that keep the metastore together, instead of --metastore.", "HOST:PORT,...")
     ] = None,
     storage: Annotated[
         str | None, _flag("files, lmdb, or a plugin's, maybe with options. Default: files.", "KIND")
@@ -98,7 +102,7 @@ def serve(
 
 def _serve(settings: Settings) -> None:
     # Imported here: `bookie format` and `bookie info` serve nothing.
-    from replog.cli.serving.logs import Logs, Observer
+    from replog.cli.serving.log_lines import Logs, Observer
     from replog.cli.serving.process import run_bookie
 
     with Logs(settings.logging) as logs:

@@ -1,6 +1,6 @@
 """Lines to a file descriptor, written by a thread of its own, so that logging never waits for a reader.
 
-A terminal that was stopped, or a pipe that nobody reads, must not stop a bookie. Waiting lines are bounded in bytes; further
+A terminal that was stopped, or an unread pipe, must not stop a bookie. Waiting lines are bounded in bytes; further
 lines are lost, and the next line that finds room says how many.
 """
 
@@ -81,7 +81,7 @@ class LineHandler(logging.Handler):
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
-            except OSError:  # nobody reads, so nobody can be warned either
+            except OSError:  # the output is not read, so a warning would not be either
                 return
 
     def close(self) -> None:

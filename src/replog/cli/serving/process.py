@@ -1,8 +1,8 @@
 """The life of a bookie's process: it serves until a signal asks it to leave, and leaves in order.
 
-After the first SIGTERM or SIGINT the bookie is no longer announced and takes no new entries; accepted entries are made durable
-and answered, each within a deadline. The second signal ends the process at once, whatever it does: acknowledged entries are
-durable in any case.
+After the first SIGTERM or SIGINT the bookie is no longer announced and takes no new entries; accepted entries are made
+durable and answered, each within a deadline. The second signal ends the process at once, in any state: acknowledged
+entries are durable in any case.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from contextlib import AsyncExitStack, suppress
 import attrs
 import trio
 
-from replog.api import served_bookie
+from replog.api import serve_bookie
 from replog.bookie.serving import ServedBookie
-from replog.cli.serving.logs import Log, Logs, Observer
-from replog.cli.serving.settings import Settings
+from replog.cli.serving.log_lines import Log, Logs, Observer
+from replog.cli.serving.settings import ProcessOptions, Settings
 from replog.config import BackendURL
 from replog.metrics.health import Health, State, health_of
 from replog.registry import Registry
@@ -63,7 +63,7 @@ class _Process:
         async with AsyncExitStack() as stack:
             # A start makes some objects for each ledger, which stay.
             with no_collections(is_kept=True):
-                serving = served_bookie(self._settings.config, registry=self._registry)
+                serving = serve_bookie(self._settings.config, registry=self._registry)
                 bookie = await stack.enter_async_context(serving)
             nursery = await stack.enter_async_context(open_service_nursery())
             self._bookies = (bookie,)
@@ -83,7 +83,7 @@ class _Process:
             metrics=self.metrics_address,
             data=options.data,
             storage=BackendURL.parse(options.storage).scheme,
-            metastore=str(BackendURL.parse(options.metastore)),
+            metastore=_metastore_of(options),
             tls=self._settings.tcp.is_bookie_tls,
             pid=os.getpid(),
             start_s=round(time.monotonic() - self._started_s, 3),
@@ -94,15 +94,20 @@ class _Process:
         from replog.metrics import serve_metrics
 
         table = self._settings.metrics
-        await serve_metrics(
-            table.listen, lambda: self._bookies, options=table, health=self._health, task_status=task_status
-        )
+        await serve_metrics(table.listen, lambda: self._bookies, health=self._health, task_status=task_status)
 
     def _health(self) -> Health:
         health = health_of(self._bookies)
         if self.leaving.was_asked:
             return attrs.evolve(health, state=State.LEAVING)
         return health if self._bookies else Health(State.STARTING)
+
+
+def _metastore_of(options: ProcessOptions) -> str:
+    """The URL that other programs need, without secrets."""
+    if options.peers:
+        return f"quorum:{','.join(options.peers)}"
+    return str(BackendURL.parse(options.metastore or ""))
 
 
 async def _watch_writable(bookie: ServedBookie, log: Log) -> None:
@@ -129,7 +134,7 @@ class Leaving:
         with trio.open_signal_receiver(*_STOPPING) as signals:
             task_status.started()
             number = await anext(aiter(signals))
-        # From here on the system's own handling ends the process, whatever the event loop is doing.
+        # From here on the system's own handling ends the process, even if the event loop is busy.
         for each in _STOPPING:
             signal.signal(each, signal.SIG_DFL)
         self._asked_at_s = time.monotonic()
@@ -155,7 +160,7 @@ class Leaving:
 
 
 def _notify(state: str) -> None:
-    """Tell a supervisor such as systemd `READY=1` or `STOPPING=1`. Never waits; does nothing if nobody listens."""
+    """Tell a supervisor such as systemd `READY=1` or `STOPPING=1`. Never waits; does nothing without a listener."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

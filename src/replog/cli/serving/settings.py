@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from replog.api import BookieConfig
+from replog.api.reaching import listening_url
 from replog.config import (
     BackendURL,
     BookieOptions,
@@ -26,10 +27,9 @@ from replog.config import (
     structure,
 )
 from replog.errors import ConfigError
-from replog.metrics import MetricsOptions
-from replog.metrics.options import check_installed, parse_listen
+from replog.metrics.requirements import check_installed, parse_listen
 from replog.registry import Registry
-from replog.transports.tcp.addresses import DEFAULT_PORT, parse_address
+from replog.runtime.host_ports import DEFAULT_PORT, parse_address
 from replog.transports.tcp.options import TcpOptions
 from replog.transports.tcp.unix import socket_path
 
@@ -61,26 +61,28 @@ def _address(value: Any) -> str | None:
 class ProcessOptions(BookieOptions):
     """The table `bookie`: the options of any bookie, and where this one has its data and its metastore."""
 
-    metastore: str = attrs.field(metadata={"doc": "URL of the metastore that the bookie announces itself in."})
+    metastore: str | None = option(
+        None, "URL of the metastore that the bookie announces itself in; with `peers`, only the options of theirs."
+    )
     data: str = attrs.field(metadata={"doc": "Directory of the bookie's storage; one is made where there is none."})
+    peers: tuple[str, ...] = option(
+        (), "HOST:PORT of all processes that keep the metastore together, this one among them."
+    )
     listen: tuple[str, ...] = option(
         LISTEN_DEFAULT, "HOST:PORT, unix:PATH, or the URL of a transport; port 0: any that is free."
-    )
-    commit_inline_when_idle: bool = option(
-        True, "Commit a lone add in the event loop's thread while the disk is fast: less latency."
     )
 
 
 @attrs.frozen(kw_only=True)
-class MetricsTable(MetricsOptions):
-    """The table `metrics`: where `/metrics` and `/health` are served, and the limits for those who ask."""
+class MetricsOptions(Checked):
+    """The table `metrics`: where `/metrics` and `/health` are served."""
 
     listen: str = option("", "HOST:PORT of `/metrics` and `/health`; without one there are none.", _address)
 
 
 @attrs.frozen(kw_only=True)
 class LoggingOptions(Checked):
-    """The table `logging`: what is written to standard error, and how."""
+    """The table `logging`: the messages on standard error, and their form."""
 
     format: str = option("auto", "json, text, or auto: text on a terminal.", _one_of("auto", "json", "text"))
     level: str = option(
@@ -108,7 +110,7 @@ class Settings:
 
     options: ProcessOptions
     tcp: TcpOptions
-    metrics: MetricsTable
+    metrics: MetricsOptions
     logging: LoggingOptions
     client: ClientOptions
     shown: tuple[Shown, ...]
@@ -116,10 +118,11 @@ class Settings:
 
     @property
     def config(self) -> BookieConfig:
-        """What `serve_bookie` takes."""
+        """The configuration for `serve_bookie`."""
         return BookieConfig(
             directory=self.options.data,
             metastore=self.options.metastore,
+            peers=self.options.peers,
             options=self.options,
             client=self.client,
             after_restore=self.after_restore,
@@ -127,7 +130,7 @@ class Settings:
 
 
 class Layers:
-    """Options by table, with the last given value of each and its source. `faults` are those that could not be read."""
+    """Options by table, with the last given value of each and its source. `faults` are the unreadable options."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -135,7 +138,7 @@ class Layers:
         self.sources: dict[str, dict[str, str]] = {table: {} for table in TABLES}
 
     def give(self, table: str, name: str, value: Any, source: str) -> None:
-        """Set an option, instead of what was given before."""
+        """Set an option, in place of an earlier value."""
         self.values[table][name] = value
         self.sources[table][name] = source
 
@@ -180,7 +183,7 @@ class Layers:
 
 
 def settle(layers: Layers, registry: Registry) -> Settings:
-    """What holds after all was said. Raises `ConfigError` with every fault."""
+    """The effective options of all layers. Raises `ConfigError` with every fault."""
     return _Settling(layers, registry).settle()
 
 
@@ -193,7 +196,7 @@ class _Settling:
     def settle(self) -> Settings:
         options = self._structure("bookie", ProcessOptions)
         tcp = self._structure("tcp", TcpOptions)
-        metrics = self._structure("metrics", MetricsTable)
+        metrics = self._structure("metrics", MetricsOptions)
         logging = self._structure("logging", LoggingOptions)
         client = self._structure("client", ClientOptions)
         if tcp is not None:
@@ -213,7 +216,7 @@ class _Settling:
             for table, found in (("bookie", options), ("tcp", tcp), ("metrics", metrics), ("logging", logging))
             for each in self._show(table, attrs.asdict(found, recurse=False))
         )
-        # Its many options are for a bookie that repairs: only those that somebody gave are worth a line.
+        # Its many options are for a bookie that repairs: only those that were given are worth a line.
         of_client = attrs.asdict(client, recurse=False)
         given = {name: value for name, value in of_client.items() if name in self._layers.sources["client"]}
         shown += tuple(self._show("client", given))
@@ -224,7 +227,7 @@ class _Settling:
     def _structure(self, table: str, options_class: type[Options]) -> Options | None:
         values, sources = self._layers.values[table], self._layers.sources[table]
         names = [field.name for field in attrs.fields(cast("Any", options_class))]
-        # Faults are collected, and not raised one by one: a configuration is mended in one go.
+        # Faults are collected, and not raised one by one: a configuration is corrected in one go.
         self._faults += [
             f"{table}.{name} (from {sources[name]}): no such option; there are {', '.join(names)}"
             for name in values
@@ -259,10 +262,10 @@ class _Settling:
         texts = [each.strip() for each in given.split(",")] if isinstance(given, str) else given
         ways: list[str] = []
         if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
-            return ()  # the check of types says what is wrong
+            return ()  # the check of types reports the fault
         for text in filter(None, texts):
             with self._noting("bookie.listen"):
-                url = self._transport_url(text)
+                url = listening_url(text, self._registry)
                 has_options = bool(url.options)
                 if url.scheme == "tcp":
                     parse_address(url.rest)
@@ -276,21 +279,8 @@ class _Settling:
             self._faults.append("bookie.listen: must name an address at least")
         return tuple(ways)
 
-    def _transport_url(self, text: str) -> BackendURL:
-        """HOST:PORT is TCP's. It looks like a URL too: one of those begins with what is the scheme of a transport."""
-        schemes = {
-            offer.split()[1]
-            for each in self._registry.plugins()
-            for offer in each.offers
-            if offer.startswith("transport ")
-        }
-        if text.partition(":")[0] in schemes:
-            return BackendURL.parse(text)
-        address, _, options = text.partition("?")
-        return attrs.evolve(BackendURL.parse(f"tcp:?{options}" if options else "tcp:"), rest=address)
-
     def _check_url(self, kind: str, text: object, name: str) -> None:
-        if isinstance(text, str):  # otherwise it is not given, or the check of types says what is wrong
+        if isinstance(text, str):  # otherwise it is not given, or the check of types reports the fault
             with self._noting(f"bookie.{name}"):
                 url = BackendURL.parse(text)
                 structure(self._registry.backend(kind, url.scheme).options_class, url.options, what=str(url))
@@ -324,6 +314,6 @@ def _as_texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _without_secrets(text: str) -> str:
-    """As it is, unless a URL has something in it that nobody should read."""
+    """As it is, unless a URL contains a secret."""
     url = BackendURL.parse(text) if "?" in text or "@" in text else None
     return text if url is None or "***" not in str(url) else str(url)

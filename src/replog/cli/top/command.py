@@ -17,13 +17,11 @@ from rich.text import Text
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.log.looking import summary_as_json
 from replog.cli.output import AsJSON, console, emit, print_json
-from replog.cli.top.log_rendering import log_picture
-from replog.cli.top.logs import LogRow, Logs
+from replog.cli.top.logs import LogRow, Logs, log_picture
 from replog.cli.top.model import Cluster, Row
 from replog.cli.top.polling import LogPoller, Poller
 from replog.cli.top.rendering import picture
-from replog.cli.top.table import View
-from replog.cli.top.terminal import Screen, watch_keys, watch_terminal
+from replog.cli.top.screen import Screen, View, watch_keys, watch_terminal
 from replog.config import BackendURL
 from replog.runtime.nursery import open_service_nursery
 
@@ -65,7 +63,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Watch a cluster live: the load of its bookies, their latencies and disks, and those that are gone; or its logs.
+    """Watch a cluster live: the load of its bookies, their latencies and disks, and missing ones; or its logs.
 
     Keys: q ends, p pauses, s changes the order, l goes to the logs and back. Without a terminal, or with --once or --json, it
     polls twice, an interval apart, prints the result, and ends."""
@@ -102,7 +100,7 @@ async def look_twice(poller: Poller | LogPoller) -> None:
 
 
 def _title(connection: Connection) -> str:
-    """The title: what is watched, without secrets."""
+    """The title: the cluster, without secrets."""
     metastore = connection.metastore or os.environ.get("REPLOG_METASTORE", "")
     return ", ".join(connection.directories) or str(BackendURL.parse(metastore))
 

@@ -50,7 +50,7 @@ class Latencies:
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """The figures of a bookie. What is unknown is None; rates are per second."""
+    """The figures of a bookie. Unknown ones are None; rates are per second."""
 
     uptime_s: float | None = None
     entries_rate: float | None = None
@@ -228,7 +228,7 @@ class _Bookie:
         return tuple(reversed(found))
 
     def observed(self, name: str, now_s: float) -> LatencyHistogram | None:
-        """What was observed in the window; None if the bookie does not report it."""
+        """The values observed in the window; None if the bookie does not report them."""
         if self.lost_at_s is not None or not self._samples:
             return None
         newest = self._samples[-1].statistics.latencies.get(name)
@@ -292,7 +292,7 @@ class Cluster:
                 del self._bookies[bookie.bookie_id]
 
     def metastore_failed(self, problem: str) -> None:
-        """The metastore could not say who is announced."""
+        """The metastore could not list the announced bookies."""
         self.problem = problem
 
     def sampled(self, statistics: BookieStatistics, now_s: float) -> None:

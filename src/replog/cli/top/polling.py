@@ -1,5 +1,5 @@
-"""Asks all bookies of a cluster for their statistics, and looks at its logs: each on its own, with a deadline, so that a slow one
-delays nobody."""
+"""Asks all bookies of a cluster for their statistics, and looks at its logs: each on its own, with a deadline, so that
+a slow one does not delay the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Poller:
         self._bookies: dict[str, RemoteBookie] = {}
 
     async def poll(self) -> None:
-        """Look up who is announced, and ask all of them at the same time. Takes at most two timeouts."""
+        """Look up the announced bookies, and ask all of them at the same time. Takes at most two timeouts."""
         await self._look()
         async with trio.open_nursery() as nursery:
             for bookie_id in self._cluster.bookie_ids:
@@ -41,7 +41,7 @@ class Poller:
                 started_s = trio.current_time()
                 await self._look()
                 for bookie_id in self._cluster.bookie_ids:
-                    # One task for each, so that a bookie that does not answer delays nobody else's figures.
+                    # One task for each, so that an unresponsive bookie does not delay the figures of others.
                     if bookie_id not in polled:
                         polled.add(bookie_id)
                         nursery.start_soon(self._ask_again_and_again, bookie_id, polled.discard)
@@ -56,7 +56,7 @@ class Poller:
         ended(bookie_id)
 
     async def _look(self) -> None:
-        found = await self._within_deadline(self._client.remote_bookies)
+        found = await self._within_deadline(self._client.admin.bookies)
         if found is None:
             return
         self._bookies.update((bookie.bookie_id, bookie) for bookie in found)

@@ -13,7 +13,18 @@ from rich.text import Text
 from replog.cli.figures import as_count, as_duration, sparkline
 from replog.cli.output import as_size
 from replog.cli.top.model import Latencies, Row, State
-from replog.cli.top.table import GAP, Column, Order, View, chosen, fitted, more_line, ordered, rows_that_fit, title_line
+from replog.cli.top.screen import (
+    GAP,
+    Column,
+    Order,
+    View,
+    chosen,
+    fitted,
+    more_line,
+    ordered,
+    rows_that_fit,
+    title_line,
+)
 
 _SPARK_WIDTH = 20
 _NAME_WIDTH = 15
@@ -120,7 +131,7 @@ def _totals(total: Row, view: View) -> Text:
 
 
 def _repairs(total: Row) -> Text:
-    """What lacks copies, and how fast it heals: the sums of what bookies with `repair = "auto"` say of their shares."""
+    """The missing copies, and the rate of repair: the sums over the shares of bookies with `repair = "auto"`."""
     figures = total.figures
     line = Text("repairs", style="dim")
     lacking, left, rate = figures.repair_under_replicated, figures.repair_fragments_left, figures.repair_fragments_rate

@@ -23,7 +23,7 @@ def replog_metastores() -> Sequence[Backend[Metastore]]:
 
 def _open(rest: str, options: ZooKeeperOptions) -> Metastore:
     place = parse_place(rest)
-    if options.sasl_user:
+    if options.user and options.mechanism == "sasl":
         # Kazoo would find out in a thread of its own that it is missing.
         importlib.import_module("puresasl")
 

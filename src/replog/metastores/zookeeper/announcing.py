@@ -6,7 +6,6 @@ session that is followed by another one takes its announcements with it, and the
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -20,11 +19,12 @@ from replog.metastores.zookeeper.calls import Call
 from replog.metastores.zookeeper.nodes import create_node, failed, good, remove_placeholders
 from replog.metastores.zookeeper.paths import Paths, encode_value
 from replog.metastores.zookeeper.session import Session
+from replog.runtime.loggers import logger
 from replog.runtime.nursery import open_service_nursery
 
-_log = logging.getLogger("replog.metastores.zookeeper")
+_log = logger("replog.metastores.zookeeper")
 
-# How long leaving may take; what is still there then ends with the session, or when there is a connection
+# How long leaving may take; remaining nodes end with the session, or when there is a connection
 FAREWELL_S = 2.0
 PAUSE_S = 0.5
 
@@ -87,7 +87,7 @@ class Announcement:
                 call.forget_doubt()  # whose the node is, its owner tells
 
     async def _adopt(self, call: Call) -> bool:
-        """What to do about a node that exists. True if it is ours; False if it is gone. Raises `KeyExistsError`."""
+        """Decides about a node that exists. True if it is ours; False if it is gone. Raises `KeyExistsError`."""
         _, found = await call.ask(requests.barrier(self._path), requests.get(self._path))
         if failed(found, NoNodeError):
             return False
@@ -97,18 +97,19 @@ class Announcement:
                 good(call, await call.change(requests.put(self._path, self._data, stat.version)))
             self._session_id = self._session.session_id
             return True
-        # A placeholder that nobody needs any more stands where the announcement belongs.
+        # An unneeded placeholder is in the place of the announcement.
         if not data and not stat.ephemeralOwner and not stat.numChildren:
             removed = await call.change(requests.delete(self._path, stat.version))
             if not failed(removed, NoNodeError, BadVersionError, NotEmptyError):
                 good(call, removed)
             return False
-        # It is somebody else's: leaving must not remove it.
+        # It belongs to another client: leaving must not remove it.
         self._may_exist = False
-        raise KeyExistsError(self._key, "somebody else announces it, or it exists otherwise: nothing was written")
+        raise KeyExistsError(self._key, "another client announces it, or it exists otherwise: nothing was written")
 
     async def _keep(self) -> None:
-        """Announces it again in each session that follows. What somebody deleted in the same session stays so."""
+        """Announces it again in each session that follows. An announcement that was deleted in the same session stays
+        deleted."""
         while True:
             try:
                 await self._session.wait_another(self._session_id)
@@ -129,7 +130,7 @@ class Announcement:
 
     async def _remove(self, call: Call) -> None:
         stat = good(call, (await call.ask(requests.exists(self._path)))[-1])
-        # Of a later session it may be somebody else's, and of an earlier one it is gone by itself.
+        # Of a later session it may belong to another client, and of an earlier one it is gone by itself.
         if stat is None or stat.ephemeralOwner != self._session.session_id:
             return
         removed = await call.change(requests.delete(self._path, stat.version))

@@ -17,8 +17,8 @@ class _Waiting:
 
 
 class Budget:
-    """Calls and bytes on the way over one connection, admitted in order. One who asks for more than there is at all gets it
-    when nothing else is on the way."""
+    """Calls and bytes on the way over one connection, admitted in order. A call that asks for more than the whole
+    budget gets it when nothing else is on the way."""
 
     def __init__(self, calls_max: int, bytes_max: int) -> None:
         self._calls_max = calls_max
@@ -50,13 +50,13 @@ class Budget:
         return waiting.is_admitted
 
     def release(self, calls: int, size_bytes: int) -> None:
-        """What was acquired is no longer on the way."""
+        """Returns room that was acquired: the calls are no longer on the way."""
         self._calls -= calls
         self._bytes -= size_bytes
         self._admit()
 
     def close(self) -> None:
-        """The connection is lost: nobody is admitted any more, and nothing is on the way."""
+        """The connection is lost: no call is admitted any more, and nothing is on the way."""
         self.is_closed = True
         for waiting in self._waiting:
             waiting.woken.set()

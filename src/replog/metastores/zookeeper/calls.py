@@ -1,8 +1,8 @@
-"""One call of the metastore: a deadline, and what is known of what it did.
+"""One call of the metastore: a deadline, and the known state of its changes.
 
-Rules: a read whose answer was lost is asked again until the deadline; a change never is. A change that was given to kazoo and
-not answered is uncertain (M1), whatever happens to it in kazoo's queue. No exception of kazoo leaves here bare, but those
-that answer a request, for the one who asked to tell what they mean.
+Rules: a read whose answer was lost is asked again until the deadline; a change never is. A change that was given to
+kazoo and not answered is uncertain (M1), regardless of its fate in kazoo's queue. No exception of kazoo leaves here
+bare, except answers to a request, which the caller interprets.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _PAUSE_S = 0.05
 
 @attrs.frozen
 class Failure:
-    """What a request was answered with that did not succeed."""
+    """The answer to a request that did not succeed."""
 
     error: KazooException
 
 
 class Call:
-    """What one call of the metastore asks and changes. `what` names it, for people."""
+    """One call of the metastore: its reads and changes. `what` names it, for people."""
 
     def __init__(self, session: Session, what: str) -> None:
         self.session = session
@@ -81,7 +81,7 @@ class Call:
         """Changes, in one go, in this order. If one fails, those behind it are done all the same."""
         results = await self.session.exchange(requests, self._submitted)
         self._check_welcome(results)
-        # One lost answer makes the whole call uncertain: nobody knows which of its changes were made.
+        # One lost answer makes the whole call uncertain: it is unknown which of its changes were made.
         if any(map(_is_lost, results)):
             raise self._uncertain("the connection to ZooKeeper was lost before the answer came")
         # An answer came, good or bad: what happened is known.
@@ -89,7 +89,7 @@ class Call:
         return [self._outcome(result) for result in results]
 
     def forget_doubt(self) -> None:
-        """What was in doubt has been found out."""
+        """Notes that the uncertain changes have been resolved."""
         self._is_in_doubt = False
 
     def out_of_time(self, timeout_s: float) -> MetastoreError:
@@ -102,15 +102,15 @@ class Call:
         )
 
     def refused(self, failure: Failure) -> MetastoreError:
-        """The error for an answer that nobody could expect. Nothing was written."""
+        """The error for an unexpected answer. Nothing was written."""
         where = f"{self.session.place}: {self.what}"
         error = failure.error
         if isinstance(error, NoAuthError):
-            text = "ZooKeeper does not allow it: look at the nodes' ACLs, and at sasl_user, digest_user and acl here"
+            text = "ZooKeeper does not allow it: look at the nodes' ACLs, and at user, mechanism and acl here"
         elif isinstance(error, InvalidACLError):
             text = "ZooKeeper refused the ACL: acl=creator and acl=readable need credentials that it knows"
         elif isinstance(error, SessionClosedRequireSaslError):
-            text = "ZooKeeper requires authentication: sasl_user and sasl_password_file are needed"
+            text = "ZooKeeper requires authentication: user and password_file are needed"
         elif isinstance(error, NoChildrenForEphemeralsError):
             text = "an announced key cannot have keys below it"
         elif isinstance(error, QuotaExceededError):
@@ -125,7 +125,7 @@ class Call:
         return refusal
 
     def _check_welcome(self, results: list[Result]) -> None:
-        """A server that wants everybody to authenticate says so once, and closes the connection: what is behind is lost."""
+        """A server that requires authentication says so once, and closes the connection: later requests are lost."""
         error = results[0].exception if results[0].ready() else None
         if isinstance(error, SessionClosedRequireSaslError):
             self._is_in_doubt = False

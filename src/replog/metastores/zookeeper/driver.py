@@ -1,9 +1,9 @@
 """kazoo's client, made fit for trio. The only module that knows kazoo's insides, and where its `Any` ends.
 
-Rules: one client has one thread of kazoo's, which owns the socket. Whatever it has to tell, answers, watches and states, it
-hands to the trio thread from there, so trio hears all of it in the order in which it happened. kazoo's other two threads,
-which would carry callbacks, are not started: ours do nothing but that handing over. Everything here is called in the trio
-thread, except for what is said to run in kazoo's or to block.
+Rules: one client has one thread of kazoo's, which owns the socket. That thread hands all answers, watches and states to
+the trio thread, so trio hears all of them in the order in which they happened. kazoo's other two threads, which would
+carry callbacks, are not started: ours do nothing but that handing over. Everything here is called in the trio thread,
+except where the docstring says that it runs in kazoo's or blocks.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
 from replog.errors import ConfigError
 from replog.metastores.zookeeper.options import Place, ZooKeeperOptions
+from replog.runtime.loggers import logger
 from replog.runtime.own_threads import in_own_thread
 
-_log = logging.getLogger("replog.metastores.zookeeper")
-_kazoo_log = logging.getLogger("replog.metastores.zookeeper.kazoo")
+_log = logger("replog.metastores.zookeeper")
+_kazoo_log = logger("replog.metastores.zookeeper.kazoo")
 # It warns of each attempt to connect; and at DEBUG it shows credentials.
 if _kazoo_log.level == logging.NOTSET:
     _kazoo_log.setLevel(logging.ERROR)
 
 _RECONNECT_S = 0.05  # then twice as long after each failure
 _RECONNECT_MAX_S = 1.0
+# One attempt to reach one server, with TLS; then the next server is tried, in time for half a session to be left.
+_CONNECT_TIMEOUT_S = 5.0
 _FAREWELL_S = 2.0  # how long a server may take to answer that a session is closed
 
 Watcher = Callable[[Any], object]
 
 
 class Result(Protocol):
-    """What will be the answer to one request."""
+    """The future answer to one request."""
 
     @property
     def exception(self) -> Exception | None: ...
@@ -76,7 +79,7 @@ class Client(Protocol):
 
 
 class Stat(Protocol):
-    """What ZooKeeper knows of a node; kazoo's names."""
+    """ZooKeeper's facts about a node; kazoo's names."""
 
     @property
     def version(self) -> int: ...
@@ -89,7 +92,7 @@ class Stat(Protocol):
 
 
 class Event(enum.Enum):
-    """What happens to a connection. `ENDED`: kazoo's thread has, and will not come back."""
+    """The events of a connection. `ENDED`: kazoo's thread has ended, and will not come back."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -100,7 +103,7 @@ class Event(enum.Enum):
 
 @attrs.frozen
 class _Secrets:
-    """What was read from files."""
+    """Secrets that were read from files."""
 
     context: ssl.SSLContext | None
     sasl: dict[str, str] | None
@@ -125,10 +128,10 @@ class Driver:
         self._unwatched: deque[tuple[str, int]] = deque()  # paths, and how many requests had been submitted by then
         self.submitted = 0
         self.answered = 0
-        self._handler = _Handler(options.connect_timeout_s, secrets.context, self._forget, self._ended)
+        self._handler = _Handler(_CONNECT_TIMEOUT_S, secrets.context, self._forget, self._ended)
         self._kazoo: Any = KazooClient(
             hosts=[f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in place.servers],
-            timeout=options.session_timeout_s,
+            timeout=options.lease_s,
             handler=self._handler,
             default_acl=_acl(options.acl),
             auth_data=secrets.digest,
@@ -141,10 +144,10 @@ class Driver:
                 "max_delay": _RECONNECT_MAX_S,
             },
             logger=_kazoo_log,
-            use_ssl=options.is_tls,
+            use_ssl=options.is_tls_client,
         )
         self.client: Client = self._kazoo
-        self.negotiated_timeout_s = options.session_timeout_s
+        self.negotiated_timeout_s = options.lease_s
         self._hear_handshakes()
         self._kazoo.add_listener(self._state_changed)
 
@@ -168,13 +171,13 @@ class Driver:
         return time.monotonic() - self._handler.heard_s
 
     def forget_watch(self, path: str) -> None:
-        """Nobody waits for this node any more. kazoo has no word for it: it keeps a watcher until it fires. So its thread
-        removes it, since nothing else may touch these maps: once all that was submitted is answered, for one of these
-        requests may set it yet, and unless somebody waits again by then."""
+        """Nobody waits for this node any more. kazoo has no word for it: it keeps a watcher until it fires. So its
+        thread removes it, since nothing else may touch these maps: once all submitted requests are answered, for one of
+        these may set it yet, and unless a caller waits again by then."""
         self._unwatched.append((path, self.submitted))
 
     def forget_requests(self) -> None:
-        """The connection is gone, and with it all watches and what was submitted."""
+        """The connection is gone, and with it all watches and submitted requests."""
         self._unwatched.clear()
         self.answered = self.submitted
 
@@ -219,7 +222,7 @@ class Driver:
                 self._kazoo._child_watchers.pop(path, None)
 
     def _hear_handshakes(self) -> None:
-        """kazoo tells nobody which timeout the server has granted, nor why a handshake failed."""
+        """kazoo reports neither the timeout that the server has granted, nor why a handshake failed."""
         connection = self._kazoo._connection
         invoke = connection._invoke
 
@@ -248,7 +251,7 @@ class _StuckError(Exception):
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """How kazoo gets threads and sockets. `cut` breaks the connection, when somebody waits for its end."""
+    """How kazoo gets threads and sockets. `cut` breaks the connection, when a caller waits for its end."""
 
     def __init__(
         self,
@@ -300,14 +303,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             self.problem = f"kazoo's thread failed: {error!r}"
             _log.exception("kazoo's thread failed; a new client is made when it is needed")
         finally:
-            # Set before anybody is told: `stop` may wait for it in another thread.
+            # Set before any callback: `stop` may wait for it in another thread.
             self._ended.set()
             self._on_end()
 
     def select(
         self, readers: Sequence[Any], writers: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As `select.select`; kazoo's own makes and closes an epoll descriptor each time."""
+        """A `select.select` without the epoll descriptor that kazoo's own makes and closes each time."""
         self._before_select()
         poll = select.poll()
         for each in readers:
@@ -348,27 +351,24 @@ def _acl(name: str) -> Any:
 
 
 def _read_files(options: ZooKeeperOptions) -> _Secrets:
-    context = _tls(options) if options.is_tls else None
-    sasl = None
-    if options.sasl_user:
-        password = _password(options.sasl_password_file, "sasl_password_file")
-        sasl = {"mechanism": "DIGEST-MD5", "username": options.sasl_user, "password": password}
-    digest = []
-    if options.digest_user:
-        password = _password(options.digest_password_file, "digest_password_file")
-        digest = [("digest", f"{options.digest_user}:{password}")]
-    return _Secrets(context, sasl, digest)
+    context = _tls(options) if options.is_tls_client else None
+    if not options.user:
+        return _Secrets(context, None, [])
+    password = _password(options.password_file)
+    if options.mechanism == "digest":
+        return _Secrets(context, None, [("digest", f"{options.user}:{password}")])
+    return _Secrets(context, {"mechanism": "DIGEST-MD5", "username": options.user, "password": password}, [])
 
 
-def _password(path: str, option: str) -> str:
+def _password(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             # Only the line's end: a password may end with a blank.
             password = file.read().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option}={path}: it can't be read: {error}") from error
+        raise ConfigError(f"password_file={path}: it can't be read: {error}") from error
     if not password:
-        raise ConfigError(f"{option}={path}: it is empty")
+        raise ConfigError(f"password_file={path}: it is empty")
     return password
 
 

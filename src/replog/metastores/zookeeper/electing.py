@@ -1,13 +1,12 @@
 """Elections: ephemeral nodes with ascending numbers below a key; the lowest number leads (M3: advice).
 
 Rules: each candidate watches the one before it alone, so that an end wakes one. Each has a token and its session in its
-name: a node whose creation was not answered is found by that, and no second one stands in the queue. Who loses its session
-queues again, and does not take a node for its own that will go with the session before.
+name: a node whose creation was not answered is found by that, and no second one stands in the queue. A candidate that
+loses its session queues again, and does not take a node for its own that will go with the session before.
 """
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,9 +22,10 @@ from replog.metastores.zookeeper.nodes import failed, good, make_placeholders, r
 from replog.metastores.zookeeper.paths import Paths, encode_value
 from replog.metastores.zookeeper.session import Session
 from replog.metastores.zookeeper.watches import Watches
+from replog.runtime.loggers import logger
 from replog.runtime.nursery import open_service_nursery
 
-_log = logging.getLogger("replog.metastores.zookeeper")
+_log = logger("replog.metastores.zookeeper")
 
 _PREFIX = "candidate-"
 _DIGITS = 10
@@ -71,7 +71,7 @@ class Candidacy:
                 await self._wait_gone(f"{self._path}/{predecessor}")
             except MetastoreError as error:
                 if not self._may_exist:
-                    raise  # it never stood in the queue: the caller is told, and may come again
+                    raise  # it never was in the queue: the caller gets the error, and may come again
                 if str(error) != problem:
                     problem = str(error)
                     _log.warning("%s; still waiting to be elected", problem)
@@ -132,7 +132,7 @@ class Candidacy:
                 predecessor = await self._store.run(self._what, self._look)
                 if predecessor is not None:
                     _log.warning(
-                        "%s: %s was lost with its session; somebody else leads", self._session.place, self._what
+                        "%s: %s was lost with its session; another candidate leads", self._session.place, self._what
                     )
             except trio.ClosedResourceError:
                 return
@@ -145,7 +145,7 @@ class Candidacy:
         for name in await self._queue(call):
             if name.startswith(self._token):
                 path = f"{self._path}/{name}"
-                # Any version: nobody ever changes a candidate.
+                # Any version: a candidate never changes.
                 removed = await call.change(requests.delete(path, -1))
                 if not failed(removed, NoNodeError):
                     good(call, removed)

@@ -1,7 +1,7 @@
 """Which layout a chroot has: a node that says so, for people, too.
 
-Format 1: a JSON object with `format`, and `layout`, "hierarchical" or "flat". Higher formats are refused, and so is another
-layout than the one that was asked for: nothing would be found, and what was written would not be found by others.
+Format 1: a JSON object with `format`, and `layout`, "hierarchical" or "flat". Higher formats are refused, and so is
+another layout than the requested one: this client would find no keys of others, and others none of its own.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""What could not be taken back while there was no connection: an announcement that was left, or a candidacy.
+"""Nodes that could not be removed while there was no connection: an announcement that ended, or a candidacy.
 
-Rules: it is removed as soon as there is a connection again, even if nobody asks anything else of the metastore: its session
-lives on, and a candidate that has gone would block everyone behind it. One at a time, and before any other call: a client
-that announces a key again must not meet its removal.
+Rules: each is removed as soon as there is a connection again, even without other calls of the metastore: its session
+lives on, and a candidate that has gone would block everyone behind it. One at a time, and before any other call: a
+client that announces a key again must not meet its removal.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,8 +15,9 @@ import trio
 from replog.errors import MetastoreError, ReplogError
 from replog.metastores.zookeeper.calls import Call
 from replog.metastores.zookeeper.session import Session
+from replog.runtime.loggers import logger
 
-_log = logging.getLogger("replog.metastores.zookeeper")
+_log = logger("replog.metastores.zookeeper")
 
 Removal = Callable[[Call], Awaitable[None]]
 Run = Callable[[str, Removal], Awaitable[Any]]
@@ -36,14 +36,14 @@ class Leftovers:
         self._task: trio.CancelScope | None = None
 
     def add(self, removal: Removal) -> None:
-        """Something is left over. The task is a system task of trio's: it must not wait, and nobody else is left."""
+        """Something is left over. The task is a system task of trio's: it must not wait, and no other task is left."""
         self._removals.append(removal)
         if self._task is None:
             self._task = trio.CancelScope()
             trio.lowlevel.spawn_system_task(self._clear_later, self._task)
 
     async def clear(self, call: Call) -> None:
-        """Removes what is left over; what can't be is tried again."""
+        """Removes the leftovers; failures are tried again."""
         if not self._removals:
             return
         async with self._one_clears:
@@ -58,7 +58,7 @@ class Leftovers:
                 self._removals.remove(removal)
 
     def close(self) -> None:
-        """Ends the task: what is left over ends with the session."""
+        """Ends the task: remaining nodes end with the session."""
         if self._task is not None:
             self._task.cancel()
 

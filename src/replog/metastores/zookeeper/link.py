@@ -1,7 +1,7 @@
-"""kazoo's client of one session: made when somebody needs it, replaced after kazoo gave it up, closed at the end.
+"""kazoo's client of one session: made on demand, replaced after kazoo gave it up, closed at the end.
 
-Rules: a client that kazoo gave up (wrong credentials, a failure of its own) is replaced when somebody needs it, but not again
-and again. kazoo's thread touches nothing here but `tell`, which hands everything to the trio thread.
+Rules: a client that kazoo gave up (wrong credentials, a failure of its own) is replaced on demand, but not again and
+again. kazoo's thread touches nothing here but `tell`, which hands everything to the trio thread.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Link:
             self._check_open()
             if self.driver is not None:
                 if self._ended_s is None:
-                    return  # somebody else did it
+                    return  # another task did it
                 # A client that fails at once would otherwise be made again and again as fast as threads start.
                 await trio.sleep_until(self._ended_s + _RESTART_S)
                 await run_in_thread(self.driver.close)
@@ -80,7 +80,7 @@ class Link:
     def tell(self, happened: Callable[[], object]) -> None:
         """Calls this in the trio thread. For kazoo's thread."""
         assert self._token is not None, "only a client that was begun can call"
-        with suppress(trio.RunFinishedError):  # nobody is there any more
+        with suppress(trio.RunFinishedError):  # no task is left
             self._token.run_sync_soon(happened)
 
     async def aclose(self) -> None:
@@ -115,6 +115,6 @@ class Link:
         elif event is Event.REFUSED:
             self._refusal = (
                 "ZooKeeper refused the credentials, or closed the connection while they were checked: "
-                "look at sasl_user and sasl_password_file"
+                "look at user and password_file"
             )
         self._on_event(event, session_id)

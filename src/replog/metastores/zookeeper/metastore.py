@@ -7,7 +7,6 @@ committed (one read of a few hundred was stale), and by itself, so that one that
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -43,8 +42,9 @@ from replog.metastores.zookeeper.paths import PLACEHOLDER, Listing, Paths, decod
 from replog.metastores.zookeeper.seen import Seen
 from replog.metastores.zookeeper.session import Session
 from replog.metastores.zookeeper.watches import Watches
+from replog.runtime.loggers import logger
 
-_log = logging.getLogger("replog.metastores.zookeeper")
+_log = logger("replog.metastores.zookeeper")
 
 Answer = TypeVar("Answer")
 
@@ -62,7 +62,7 @@ class ZooKeeperMetastore(Metastore):
     """
 
     def __init__(self, place: Place, options: ZooKeeperOptions) -> None:
-        self.lease_s = options.session_timeout_s
+        self.lease_s = options.lease_s
         self._options = options
         self._paths = Paths(place.chroot, options.layout)
         self._pid = os.getpid()
@@ -225,9 +225,9 @@ class ZooKeeperMetastore(Metastore):
 
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
-        """Keeps the key in existence, as an ephemeral node, while the context is open and this session lasts; a session that
-        was lost is followed by another, in which it is announced again. Raises `KeyExistsError` if somebody else announces
-        it, `MetastoreError`: then it is gone soon. Cancelled, it is not announced, or gone soon."""
+        """Keeps the key in existence, as an ephemeral node, while the context is open and this session lasts; a session
+        that was lost is followed by another, in which it is announced again. Raises `KeyExistsError` if another client
+        announces it, `MetastoreError`: then it is gone soon. Cancelled, it is not announced, or gone soon."""
         check_key(key)
         check_value(key, value)
         # ZooKeeper could not tell: both would be of this session, and the second would adopt the first one's node.
@@ -241,7 +241,7 @@ class ZooKeeperMetastore(Metastore):
             self._mine.discard(key)
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """What is announced right below this key. Watches keep what is known of it: the usual call costs one barrier."""
+        """The announced values right below this key. Watches keep them current: the usual call costs one barrier."""
         check_key(key)
         return await self.run(f"key {key!r}", lambda call: self._seen.announced(call, key))
 
@@ -257,8 +257,8 @@ class ZooKeeperMetastore(Metastore):
     # -- calls ----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Ends the session, and with it what is announced, and kazoo's thread; waits end with `trio.ClosedResourceError`.
-        Takes a few seconds if no server answers. Idempotent."""
+        """Ends the session, and with it all announcements, and kazoo's thread; waits end with
+        `trio.ClosedResourceError`. Takes a few seconds if no server answers. Idempotent."""
         if os.getpid() != self._pid:
             await trio.lowlevel.checkpoint()
             return
@@ -266,7 +266,7 @@ class ZooKeeperMetastore(Metastore):
         await self._session.aclose()
 
     async def run(self, what: str, work: Callable[[Call], Awaitable[Answer]], timeout_s: float | None = None) -> Answer:
-        """Does something in this store, with a deadline: `request_timeout_s`, if it has no other."""
+        """Does something in this store, with a deadline: `timeout_s`, if it has no other."""
         self._check_process()
 
         async def opened(call: Call) -> Answer:
@@ -274,7 +274,7 @@ class ZooKeeperMetastore(Metastore):
             return await work(call)
 
         if timeout_s is None:
-            timeout_s = self._options.request_timeout_s
+            timeout_s = self._options.timeout_s
         return await within(self._session, timeout_s, what, opened)
 
     def leave_over(self, removal: Callable[[Call], Awaitable[None]]) -> None:
@@ -292,7 +292,7 @@ class ZooKeeperMetastore(Metastore):
         await self._leftovers.clear(call)
 
     async def _tidy(self, path: str) -> None:
-        """Removes placeholders above a deleted key. Those that cannot be removed do no harm."""
+        """Removes placeholders above a deleted key. Placeholders that cannot be removed do no harm."""
         with suppress(MetastoreError):
             await self.run(f"node {path}", lambda call: remove_placeholders(call, self._paths, path), _TIDYING_S)
 
@@ -305,7 +305,7 @@ class ZooKeeperMetastore(Metastore):
 
 
 async def _delete(call: Call, key: str, path: str, version: int) -> bool:
-    """Deletes the key; False if it has another version. What has something below it becomes a placeholder."""
+    """Deletes the key; False if it has another version. A key with others below it becomes a placeholder."""
     deleted = await call.change(requests.delete(path, version))
     if failed(deleted, NotEmptyError):
         deleted = await call.change(requests.put(path, PLACEHOLDER, version))

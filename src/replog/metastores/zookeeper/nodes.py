@@ -1,4 +1,4 @@
-"""What calls are made of: nodes that are made with what they need above them, and removed with what needs them no longer."""
+"""The steps of calls: making nodes together with their missing parents, and removing them together with unneeded ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def good(call: Call, answer: Any) -> Any:
 async def create_node(call: Call, paths: Paths, path: str, data: bytes, *, is_ephemeral: bool = False) -> bool:
     """Makes a node, and placeholders above it where they are missing, all or none. False if it exists."""
     while True:
-        # Without looking first: what is above is nearly always there, and then this one request is all.
+        # Without looking first: the nodes above nearly always exist, and then this one request is all.
         made = await call.change(requests.create(path, data, ephemeral=is_ephemeral))
         if failed(made, NodeExistsError):
             return False
@@ -49,7 +49,7 @@ async def create_node(call: Call, paths: Paths, path: str, data: bytes, *, is_ep
         stats = await look_at(call, above)
         nodes = [(parent, PLACEHOLDER) for parent, stat in zip(above, stats, strict=True) if stat is None]
         if not nodes:
-            continue  # somebody has made them meanwhile
+            continue  # another client has made them meanwhile
         everything = requests.create_all([*nodes, (path, data)], ephemeral=is_ephemeral)
         # A key with very many words: its placeholders are made in several requests, which others may see half done.
         if everything.size_bytes > requests.REQUEST_BYTES_MAX:
@@ -58,7 +58,7 @@ async def create_node(call: Call, paths: Paths, path: str, data: bytes, *, is_ep
         made = _first_failure(good(call, await call.change(everything)))
         if made is None:
             return True
-        if not failed(made, NoNodeError, NodeExistsError):  # those come of somebody who makes or removes the same ones
+        if not failed(made, NoNodeError, NodeExistsError):  # another client makes or removes the same nodes
             raise call.refused(made)
 
 
@@ -70,7 +70,7 @@ def _first_failure(answers: list[Any]) -> Failure | None:
 
 
 async def make_placeholders(call: Call, paths: Paths, path: str) -> None:
-    """Makes everything above this path that is missing. What somebody removes meanwhile may be missing again."""
+    """Makes everything above this path that is missing. Nodes that somebody removes meanwhile may be missing again."""
     above = paths.parents(path)
     for start in range(0, len(above), _WINDOW):
         wanted = [requests.create(parent, PLACEHOLDER) for parent in above[start : start + _WINDOW]]
@@ -80,7 +80,7 @@ async def make_placeholders(call: Call, paths: Paths, path: str) -> None:
 
 
 async def look_at(call: Call, wanted: list[str]) -> list[Stat | None]:
-    """What ZooKeeper knows of these nodes."""
+    """ZooKeeper's facts about these nodes."""
     found: list[Stat | None] = []
     for start in range(0, len(wanted), _WINDOW):
         asked = await call.ask(*(requests.exists(path) for path in wanted[start : start + _WINDOW]))

@@ -1,4 +1,4 @@
-"""What can be set about ZooKeeper, and where it is."""
+"""The options of ZooKeeper, and its address."""
 
 from __future__ import annotations
 
@@ -7,56 +7,38 @@ import re
 import attrs
 
 from replog.errors import ConfigError
+from replog.metastores.options import MetastoreOptions
+from replog.runtime.tls import TlsOptions
 
 DEFAULT_PORT = 2181
 LAYOUTS = ("hierarchical", "flat")
+MECHANISMS = ("sasl", "digest")
 ACLS = ("open", "creator", "readable")
-IN_FLIGHT_BYTES_MIN = 2 << 20  # the largest request must fit
 
 
 @attrs.frozen(kw_only=True)
-class ZooKeeperOptions:
-    """Options of the scheme `zookeeper`, as in `zookeeper://zk1,zk2,zk3/prod?session_timeout_s=6`.
-
-    Waiting. `session_timeout_s`: the server takes a client that it has not heard of for so long for dead, and its
-    announcements and candidacies with it; servers have bounds of their own for it. `connect_timeout_s`: for one attempt to
-    reach one server. `request_timeout_s`: for one call, with all it takes, also the wait for a connection. A client has no
-    more than `in_flight_bytes_max` on the way; further calls wait.
+class ZooKeeperOptions(MetastoreOptions, TlsOptions):
+    """Options of the scheme `zookeeper`, as in `zookeeper://zk1,zk2,zk3/prod?lease_s=6`, and those of `MetastoreOptions` and
+    `TlsOptions`. `lease_s` is ZooKeeper's session timeout, for which servers have bounds of their own; `timeout_s` includes
+    the wait for a connection.
 
     Layout. `layout`: hierarchical (at most 10 000 ledgers in a directory), or flat (all in one; deprecated). A chroot keeps
     the one it was begun with.
 
-    Security. TLS is on when `tls` is yes or one of its files is given: `tls_ca_file` is trusted instead of the system's
-    authorities; `tls_certificate_file` and `tls_key_file` are what this side shows; `tls_check_hostname`: the certificate
-    must be for the host that was named. `sasl_user`: authenticates by SASL DIGEST-MD5; the password is the content of
-    `sasl_password_file`. `digest_user`, `digest_password_file`: the same for ZooKeeper's own scheme "digest". `acl`: who may
-    do what with nodes made by this client: open (everybody everything), creator (only who has these credentials), readable
-    (these everything, everybody may read).
+    Security. TLS is spoken when `tls` is yes or one of its files is given. `user` and `password_file`, whose content is the
+    password, are this side's credentials. `mechanism`: sasl proves them by SASL DIGEST-MD5, digest by ZooKeeper's own scheme
+    of that name. `acl`: the rights on nodes made by this client: open (all rights for everybody), creator (only with
+    these credentials), readable (all rights with these, reading for everybody).
     """
 
-    session_timeout_s: float = 10.0
-    connect_timeout_s: float = 5.0
-    request_timeout_s: float = 10.0
-    in_flight_bytes_max: int = 16 << 20
     layout: str = "hierarchical"
     acl: str = "open"
-    tls: bool | None = None
-    tls_ca_file: str = ""
-    tls_certificate_file: str = ""
-    tls_key_file: str = ""
-    tls_check_hostname: bool = True
-    sasl_user: str = ""
-    sasl_password_file: str = ""
-    digest_user: str = ""
-    digest_password_file: str = ""
+    user: str = ""
+    password_file: str = ""
+    mechanism: str = "sasl"
 
     def __attrs_post_init__(self) -> None:
-        for name in ("session_timeout_s", "connect_timeout_s", "request_timeout_s"):
-            value = getattr(self, name)
-            if not 0.001 <= value <= 86400:  # false for NaN, too
-                raise ConfigError(f"{name}={value}: from 0.001 to 86400")
-        if self.in_flight_bytes_max < IN_FLIGHT_BYTES_MIN:
-            raise ConfigError(f"in_flight_bytes_max={self.in_flight_bytes_max}: at least {IN_FLIGHT_BYTES_MIN}")
+        super().__attrs_post_init__()
         if self.layout not in LAYOUTS:
             raise ConfigError(f"layout={self.layout}: one of {', '.join(LAYOUTS)}")
         if self.acl not in ACLS:
@@ -64,24 +46,15 @@ class ZooKeeperOptions:
         self._check_security()
 
     def _check_security(self) -> None:
-        files = self.tls_ca_file or self.tls_certificate_file or self.tls_key_file
-        if self.tls is False and files:
-            raise ConfigError(f"tls=no, but there is {files}: leave one of them out")
-        if self.tls_key_file and not self.tls_certificate_file:
-            raise ConfigError(f"tls_key_file={self.tls_key_file} needs a tls_certificate_file")
-        for scheme in ("sasl", "digest"):
-            user, file = getattr(self, f"{scheme}_user"), getattr(self, f"{scheme}_password_file")
-            if bool(user) != bool(file):
-                raise ConfigError(f"{scheme}_user and {scheme}_password_file: both or none")
-        if ":" in self.digest_user:
-            raise ConfigError(f"digest_user={self.digest_user}: it may have no colon")
-        if self.acl != "open" and not (self.sasl_user or self.digest_user or self.tls_certificate_file):
-            raise ConfigError(f"acl={self.acl} needs your identity: sasl_user, digest_user or tls_certificate_file")
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether TLS is spoken."""
-        return self.tls is True or bool(self.tls_ca_file or self.tls_certificate_file)
+        self.check_tls()
+        if bool(self.user) != bool(self.password_file):
+            raise ConfigError("user and password_file: both or none")
+        if self.mechanism not in MECHANISMS:
+            raise ConfigError(f"mechanism={self.mechanism}: one of {', '.join(MECHANISMS)}")
+        if self.mechanism == "digest" and ":" in self.user:
+            raise ConfigError(f"user={self.user}: it may have no colon")
+        if self.acl != "open" and not (self.user or self.tls_certificate_file):
+            raise ConfigError(f"acl={self.acl} needs your identity: user or tls_certificate_file")
 
 
 @attrs.frozen
@@ -105,7 +78,7 @@ def parse_place(rest: str) -> Place:
     hosts, _, path = rest.partition("/")
     # URLs are printed in errors, logs and lists of processes.
     if "@" in hosts:
-        raise ConfigError("zookeeper: no user or password in a URL; use sasl_user and sasl_password_file")
+        raise ConfigError("zookeeper: no user or password in a URL; use user and password_file")
     servers = []
     for text in hosts.split(","):
         match = _SERVER.fullmatch(text.strip())

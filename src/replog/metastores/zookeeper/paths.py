@@ -1,9 +1,10 @@
 """The nodes of keys in ZooKeeper, and the encoding of values in nodes.
 
-Rules: a key's words are a node's path below the chroot, and its value is the node's data, so that `zkCli` shows both as they
-are. What ZooKeeper refuses in a path is escaped as `\\HEX;`, and so is the backslash, and the first words that are not ours
-to use ("layout"; at the root also "zookeeper"). A node without data is a *placeholder*, there only for what is below it; so
-an empty value is stored as one zero byte, and a value that begins with one gets another in front.
+Rules: a key's words are a node's path below the chroot, and its value is the node's data, so that `zkCli` shows both as
+they are. Characters that ZooKeeper refuses in a path are escaped as `\\HEX;`, and so are the backslash, and the first
+words that are not ours to use ("layout"; at the root also "zookeeper"). A node without data is a *placeholder*, there
+only for the nodes below it; so an empty value is stored as one zero byte, and a value that begins with one gets another
+in front.
 
 The flat layout (M2, deprecated) has `ledgers/L0000000123` instead of `ledgers/00/0000/0123`: only here is that known.
 """
@@ -77,7 +78,7 @@ class Paths:
         return "/".join((self.chroot, *names))
 
     def parents(self, path: str) -> list[str]:
-        """What a node with this path needs above it, from the top."""
+        """The nodes that must exist above this path, from the top."""
         places = [place for place, character in enumerate(path) if character == "/" and place]
         return [path[:place] for place in places]
 
@@ -119,7 +120,7 @@ def _fits(words: Sequence[str], shape: Sequence[int]) -> bool:
 
 
 def _flat_word(name: str, words: list[str], shape: Sequence[int]) -> str | None:
-    """What follows these words in the key of the ledger with this node, or of another node among the ledgers."""
+    """The words that follow these in the key of the ledger with this node, or of another node among the ledgers."""
     match = _FLAT_NAME.fullmatch(name)
     if match is None or len(match[1]) != sum(shape):
         return unescape(name) if len(words) == 1 else None

@@ -12,8 +12,8 @@ REQUEST_BYTES_MAX = 1_040_000  # by default, ZooKeeper drops a connection that s
 
 
 def barrier(path: str) -> Request:
-    """What is asked behind this sees every change that was answered before. It asks whether there is this node in a transaction,
-    which goes through a quorum, whatever the answer is."""
+    """Later reads see every acknowledged change. It asks in a transaction whether this node exists, which goes through
+    a quorum regardless of the answer."""
 
     def submit(client: Client) -> Result:
         transaction = client.transaction()

@@ -1,7 +1,8 @@
-"""What is announced, as it was seen last, and kept current by watches.
+"""Announced values, as they were seen last, and kept current by watches.
 
-Rules: an answer is given only after a barrier: ZooKeeper tells of changes in the order in which they happened, so whatever was
-announced before the question has fired its watch by then. What is known is bounded, and nothing of it outlives a connection.
+Rules: an answer is given only after a barrier: ZooKeeper tells of changes in the order in which they happened, so every
+announcement from before the question has fired its watch by then. The known values are bounded, and none of them
+outlives a connection.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _WINDOW = 64
 
 
 class Seen:
-    """Announcements below some keys: those that were asked for last."""
+    """Announcements below the keys that were asked for last."""
 
     def __init__(self, paths: Paths, watches: Watches, session: Session) -> None:
         self._paths = paths
@@ -30,7 +31,7 @@ class Seen:
         self._directories: dict[str, _Directory] = {}
 
     async def announced(self, call: Call, key: str) -> dict[str, bytes]:
-        """What is announced right below this key, by its last word. Raises `MetastoreError`."""
+        """The announced values right below this key, by their last words. Raises `MetastoreError`."""
         directory = self._directories.pop(key, None)
         if directory is None:
             directory = _Directory(self._paths.node(key), self._watches, self._session)
@@ -46,7 +47,7 @@ class Seen:
 
 
 class _Directory:
-    """What is announced below one node. Anything that happens to it, or to a node in it, makes it unknown."""
+    """The announced values below one node. Anything that happens to it, or to a node in it, makes it unknown."""
 
     def __init__(self, path: str, watches: Watches, session: Session) -> None:
         self.path = path
@@ -62,7 +63,7 @@ class _Directory:
         self.is_known = True  # until a watch fires
         try:
             names = await self._names(call)
-            # Registered before the requests that set them: a watch that fires at once must find somebody.
+            # Registered before the requests that set them: a watch that fires at once must find its receiver.
             self._watch({self.path, *(f"{self.path}/{name}" for name in names)})
             values = {}
             for start in range(0, len(names), _WINDOW):

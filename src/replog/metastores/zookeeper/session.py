@@ -1,13 +1,12 @@
 """One session with ZooKeeper, for one trio run: whether there is a connection, and sending requests over it.
 
-Rules: nothing is given to kazoo unless it is connected, since it would queue without bound, and what its queue loses stays
-unanswered. What is on the way is bounded in bytes, and in calls, because kazoo's wake-up pipe takes some 270 and then blocks
-who calls: the trio thread. `link` makes kazoo's client, and replaces it.
+Rules: nothing is given to kazoo unless it is connected, since it would queue without bound, and requests lost from its
+queue stay unanswered. Requests on the way are bounded in bytes, and in calls, because kazoo's wake-up pipe takes some
+270 and then blocks its caller: the trio thread. `link` makes kazoo's client, and replaces it.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -17,10 +16,13 @@ from replog.metastores.zookeeper.budget import Budget
 from replog.metastores.zookeeper.driver import Client, Driver, Event, Result
 from replog.metastores.zookeeper.link import Link
 from replog.metastores.zookeeper.options import Place, ZooKeeperOptions
+from replog.runtime.loggers import logger
 
-_log = logging.getLogger("replog.metastores.zookeeper")
+_log = logger("replog.metastores.zookeeper")
 
 CALLS_MAX = 100
+# On the way to ZooKeeper; further calls wait. Eight of the largest requests.
+_IN_FLIGHT_BYTES_MAX = 16 << 20
 
 
 @attrs.frozen
@@ -90,7 +92,7 @@ class Session:
 
     @property
     def watcher(self) -> Callable[[object], object]:
-        """What to give kazoo as the watcher of a request."""
+        """The watcher to give kazoo with a request."""
         return self._watched
 
     def forget_watch(self, path: str) -> None:
@@ -139,7 +141,7 @@ class Session:
             raise trio.ClosedResourceError("this metastore was closed")
 
     async def aclose(self) -> None:
-        """Ends the session and kazoo's thread. What was on the way ends as if the connection were lost. Idempotent."""
+        """Ends the session and kazoo's thread. Requests on the way end as if the connection were lost. Idempotent."""
         self._is_closed = True
         self._notify()
         await self._link.aclose()
@@ -194,4 +196,4 @@ class Session:
             self._on_watch(None)
 
     def _new_budget(self) -> Budget:
-        return Budget(CALLS_MAX, self._options.in_flight_bytes_max)
+        return Budget(CALLS_MAX, _IN_FLIGHT_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""What a simulated app acts on: its own processes, the bookies, clients, and the end of all faults."""
+"""The world of a simulated app: its own processes, the bookies, clients, and the end of all faults."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SimulatedBookie:
         self._let_go()
 
     async def repair(self) -> None:
-        """End whatever is wrong with it, and wait until it serves."""
+        """End all its faults, and wait until it serves."""
         self._host.disk.heal()
         # `heal` leaves slowness alone: a slow disk is a trouble of its own, with its own end.
         self._host.disk.commit_s = COMMIT_S
@@ -93,10 +93,10 @@ class SimulatedBookie:
 
 
 class SimulatedCluster:
-    """What `simulate` gives to an app. Only the app's own function uses it; processes get a client.
+    """The cluster that `simulate` gives to an app. Only the app's own function uses it; processes get a client.
 
-    `random` is for what the app chooses: it follows from the seed. `happened` counts how often each fault struck, by its name
-    in `Faults`, and how often each event of `replog.hookspecs` was observed, by the name of its class."""
+    `random` is for choices of the app: it follows from the seed. `happened` counts how often each fault struck, by its
+    name in `Faults`, and how often each event of `replog.hookspecs` was observed, by the name of its class."""
 
     def __init__(
         self,
@@ -121,15 +121,15 @@ class SimulatedCluster:
     def start(self, name: str, main: Main) -> None:
         """Start a process that runs `main(client)`, with a client of its own.
 
-        What `main` raises ends the simulation, and `simulate` raises it. A process that is killed raises nothing. Raises
-        `LocalProtocolError` if a process of this name runs already."""
+        An error of `main` ends the simulation, and `simulate` raises it. A process that is killed raises nothing.
+        Raises `LocalProtocolError` if a process of this name runs already."""
         self._programs.start(name, main)
 
     def crash(self, name: str) -> None:
         """Kill a process, as SIGKILL does: none of its tasks takes another step, and no `finally` clause runs.
 
-        What it had sent may still arrive. Its session in the metastore ends about a second later. Its tasks are unwound when
-        the simulation has ended, and reach nothing then. A process that does not run stays as it is."""
+        Messages that it had sent may still arrive. Its session in the metastore ends about a second later. Its tasks
+        are unwound when the simulation has ended, and reach nothing then. A process that does not run stays as it is."""
         self._programs[name].crash()
 
     def pause(self, name: str) -> None:
@@ -173,10 +173,10 @@ class SimulatedCluster:
         self._world.tell("app", text)
 
     async def calm(self) -> None:
-        """End all faults for good, and wait until every bookie serves again.
+        """End all faults permanently, and wait until every bookie serves again.
 
         Processes that faults have killed or paused are restarted or resumed; those that the app itself has killed or paused
-        stay as they are. Clients may still avoid a bookie that failed, for up to `bookie_retry_after_max_s`."""
+        stay as they are. Clients may still avoid a bookie that failed, for up to a minute."""
         await self._faults.end()
         for bookie in self.bookies:
             await bookie.repair()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import trio
 
-from replog.abc import Doubt, DropLedger, Marks, Mutation, PutBatch, Sighting, Storage, StoredRange
+from replog.abc import Doubt, DropEntries, DropLedger, Marks, Mutation, PutBatch, Sighting, Storage, StoredRange
 from replog.backends.dropped import EntryDroppedError
 from replog.backends.memory import MemoryStorage, _Content
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
@@ -36,7 +36,8 @@ class ReadFaults:
 
 @attrs.define
 class NoticedLosses:
-    """What a disk lost and left a trace of, for oracles: `doubted_below` is what its doubt must cover once it is bounded.
+    """The losses of a disk that left a trace, for oracles: `doubted_below` is the range that its doubt must cover once
+    it is bounded.
 
     Fences of ledgers below `fences_lost_below` may have been lost; `lost_fences` has, by ledger, the highest term that was."""
 
@@ -53,7 +54,7 @@ class NoticedLosses:
 
 
 class SimulatedDisk:
-    """What outlives the processes of a bookie, and the faults that the disk has now."""
+    """The state that outlives a bookie's processes, and the present faults of the disk."""
 
     def __init__(self, world: World, name: str, bookie_id: str) -> None:
         self.world = world
@@ -67,6 +68,7 @@ class SimulatedDisk:
         self.reads = ReadFaults()
         self.stalled_until_s = 0.0
         self.on_drop: Callable[[int], None] = lambda _ledger_id: None  # called before a ledger is dropped
+        self.on_drop_entries: Callable[[DropEntries], None] = lambda _mutation: None  # before entries are
         self.history: CommitHistory | None = None  # None unless the disk may forget commits
         self.doubt = Doubt()  # what the storage reports, durably
         self.noticed = NoticedLosses()
@@ -102,6 +104,9 @@ class SimulatedDisk:
         if self.history is not None:
             # Before they are applied: it keeps what they are about to change.
             self.history.remember(self.content, mutations)
+        for mutation in mutations:
+            if isinstance(mutation, DropEntries):
+                self.on_drop_entries(mutation)
         MemoryStorage(self.content).commit(mutations)
 
     def duration_s(self, mean_s: float) -> float:
@@ -169,7 +174,7 @@ class SimulatedStorage(Storage):
 
     @property
     def bookie_id(self) -> str:
-        """As `Storage.bookie_id`."""
+        """The id of the bookie (`Storage.bookie_id`)."""
         return self._inner.bookie_id
 
     def crash(self) -> None:
@@ -187,7 +192,7 @@ class SimulatedStorage(Storage):
             raise self._stopped
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
-        """As `Storage.commit`."""
+        """Commits the mutations (`Storage.commit`)."""
         self._check()
         disk = self.disk
         has_entries = any(isinstance(mutation, PutBatch) for mutation in mutations)
@@ -213,7 +218,7 @@ class SimulatedStorage(Storage):
         self._world.tell(disk.name, f"commits {len(mutations)}")
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `Storage.read`."""
+        """The batches from the entry on (`Storage.read`)."""
         self._check()
         # In trio's thread a read must not take time: all tasks would wait for it.
         if self._world.threads.is_in_thread:
@@ -233,33 +238,33 @@ class SimulatedStorage(Storage):
         return found
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `Storage.read_nowait`: half of the reads find the entry in memory."""
+        """The same as `read`, where half of the reads find the entry in memory (`Storage.read_nowait`)."""
         self._check()
         if self.disk.random.random() < 0.5:
             raise trio.WouldBlock
         return self._read(ledger_id, entry_id, stamp, bytes_max)
 
     def marks(self, ledger_id: int) -> Marks | None:
-        """As `Storage.marks`."""
+        """The ledger's marks, or None (`Storage.marks`)."""
         self._check()
         return self._inner.marks(ledger_id)
 
     def ledger_ids(self) -> list[int]:
-        """As `Storage.ledger_ids`."""
+        """The ids of all ledgers (`Storage.ledger_ids`)."""
         self._check()
         return self._inner.ledger_ids()
 
     def ranges(self, ledger_id: int) -> list[StoredRange]:
-        """As `Storage.ranges`."""
+        """The stored ranges of a ledger (`Storage.ranges`)."""
         self._check()
         return self._inner.ranges(ledger_id)
 
     def doubt(self) -> Doubt:
-        """As `Storage.doubt`."""
+        """The ledgers that the storage cannot vouch for (`Storage.doubt`)."""
         return self.disk.doubt
 
     def bound_doubt(self, below_ledger_id: int) -> None:
-        """As `Storage.bound_doubt`."""
+        """Limits the doubt to ledgers below this one (`Storage.bound_doubt`)."""
         self._check()
         self._world.threads.sleep(self.disk.duration_s(self.disk.commit_s))
         self._check()
@@ -267,7 +272,7 @@ class SimulatedStorage(Storage):
         self._world.tell(self.disk.name, f"is in doubt below {self.disk.doubt.doubted_below}")
 
     def settle_doubt(self, found: Doubt, left: Doubt) -> None:
-        """As `Storage.settle_doubt`."""
+        """Replaces the doubt `found` by `left` (`Storage.settle_doubt`)."""
         self._check()
         self._world.threads.sleep(self.disk.duration_s(self.disk.commit_s))
         self._check()
@@ -279,24 +284,24 @@ class SimulatedStorage(Storage):
             self._world.tell(self.disk.name, f"vouches again from ledger {left.doubted_below} on")
 
     def sighting(self) -> Sighting:
-        """As `Storage.sighting`."""
+        """The last sighting of the metastore (`Storage.sighting`)."""
         self._check()
         return self._inner.sighting()
 
     def keep_sighting(self, sighting: Sighting) -> None:
-        """As `Storage.keep_sighting`."""
+        """Keeps a sighting of the metastore (`Storage.keep_sighting`)."""
         self._check()
         self._world.threads.sleep(self.disk.duration_s(self.disk.commit_s))
         self._check()
         self._inner.keep_sighting(sighting)
 
     def free_bytes(self) -> int | None:
-        """As `Storage.free_bytes`."""
+        """The free bytes on the disk (`Storage.free_bytes`)."""
         self._check()
         return 0 if self.disk.is_full else _PLENTY_BYTES
 
     def close(self) -> None:
-        """As `Storage.close`."""
+        """Closes the storage (`Storage.close`)."""
         self._world.threads.sleep(self.disk.duration_s(_INSTANT_S))
         if self._stopped is None:
             self._inner.close()

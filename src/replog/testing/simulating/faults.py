@@ -130,7 +130,7 @@ class FaultDriver:
                     nursery.start_soon(strike)
 
     def _strike_of(self, name: str) -> Callable[[], Awaitable[None]] | None:
-        """What this fault does now; None if there is nothing that it could strike."""
+        """The action of this fault now; None if it has no target."""
         if name in _BOOKIES:
             trouble = self._random.choice(_BOOKIES[name])
             return (lambda: self._bookies.strike(trouble)) if self._bookies.may_strike else None

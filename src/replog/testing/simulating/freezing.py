@@ -4,9 +4,8 @@ Trio cannot leave a task out of its turn. So an instrument looks at each task ri
 belongs to a frozen process, replaces that step by an empty one and keeps the real step for later. A frozen task takes no
 step at all: its deadlines pass unnoticed, and not even its `finally` clauses run, until `thaw`.
 
-A task belongs to the process in whose context it was started, and so do all tasks that it starts. With `scheduling`, this is
-the only module that uses what trio keeps to itself: `Task._next_send_fn`, `Task._next_send` and the cancel scopes of a task.
-The tests of this module say what must hold after a change of trio.
+A task belongs to the process in whose context it was started, and so do all tasks that it starts. What this needs of trio's
+private parts is in `runtime/trio_private.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import trio
-from trio._core._traps import WaitTaskRescheduled
+
+from replog.runtime.trio_private import in_order_of_start, open_shields, skip_step
 
 _tasks_of: contextvars.ContextVar[Tasks | None] = contextvars.ContextVar(
     "the simulated process of a task", default=None
@@ -59,16 +59,12 @@ class Tasks:
 
     def hold(self, task: trio.lowlevel.Task) -> None:
         """Replace the step that this task is about to take by an empty one."""
-        self._held.append((task, task._next_send))
-        task._next_send_fn = _take_no_step
+        self._held.append((task, skip_step(task)))
 
     def unshield(self) -> None:
         """Remove the shields of all tasks, so that a cleanup that waits without end can be cancelled."""
         for task in subtasks(self.root):
-            status: Any = task._cancel_status
-            while status is not None:
-                status._scope.shield = False
-                status = status._parent
+            open_shields(task)
 
 
 class Freezer(trio.abc.Instrument):
@@ -87,13 +83,5 @@ def subtasks(root: trio.lowlevel.Task | None) -> Iterator[trio.lowlevel.Task]:
         return
     yield root
     for nursery in root.child_nurseries:
-        for task in sorted(nursery.child_tasks, key=lambda each: each._counter):
+        for task in in_order_of_start(nursery.child_tasks):
             yield from subtasks(task)
-
-
-def _take_no_step(_value: object) -> WaitTaskRescheduled:
-    return WaitTaskRescheduled(_cannot_be_cancelled)
-
-
-def _cannot_be_cancelled(_raise_cancel: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED

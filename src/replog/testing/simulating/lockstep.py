@@ -86,11 +86,11 @@ class LockstepThread(Thread):
     # -- as a thread ----------------------------------------
 
     def join(self, timeout: float | None = None) -> None:
-        """As `Thread.join`. Called in another simulated thread."""
+        """Waits for the end of the thread (`Thread.join`). Called in another simulated thread."""
         self._owner.wait_until(lambda: self.outcome is not None, timeout)
 
     def is_alive(self) -> bool:
-        """As `Thread.is_alive`."""
+        """True until the thread has ended (`Thread.is_alive`)."""
         return self.outcome is None
 
 
@@ -143,7 +143,7 @@ class Lockstep(Threads):
     # -- as threads ----------------------------------------
 
     def start(self, name: str, function: Callable[[], object]) -> LockstepThread:
-        """As `Threads.start`."""
+        """Starts a thread (`Threads.start`)."""
         thread = LockstepThread(self, name, function, raises=True)
         self._begin(thread)
         return thread
@@ -155,7 +155,7 @@ class Lockstep(Threads):
         abandon_on_cancel: bool = False,
         limiter: trio.CapacityLimiter | None = None,
     ) -> T:
-        """As `Threads.run`."""
+        """Runs a function in a worker thread (`Threads.run`)."""
         await trio.lowlevel.checkpoint_if_cancelled()
         thread = LockstepThread(self, "call", lambda: function(*arguments))
         if limiter is not None:
@@ -211,11 +211,11 @@ class Lockstep(Threads):
                 self._resume(thread)
 
     def wakes(self) -> Wakes:
-        """As `Threads.wakes`."""
+        """Makes a way to wake tasks from threads (`Threads.wakes`)."""
         return _LockstepQueue(self)
 
     def condition(self) -> Condition:
-        """As `Threads.condition`."""
+        """Makes a condition (`Threads.condition`)."""
         return _LockstepCondition(self)
 
     def clock_s(self) -> float:

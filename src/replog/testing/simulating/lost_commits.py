@@ -41,7 +41,7 @@ class CommitHistory:
                     changed.pop(mutation.ledger_id, None)
 
     def forget(self, content: _Content, commits: int) -> Lost:
-        """Undo the last commits, and return what was lost."""
+        """Undo the last commits, and return the losses."""
         lost = Lost()
         for _ in range(min(commits, len(self._before))):
             for ledger_id, before in self._before.pop().items():

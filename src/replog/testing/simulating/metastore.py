@@ -50,13 +50,14 @@ class MetastoreServer:
         self.deadly_rate = 0.0  # probability that a process dies right after its change was made
         self.on_deadly: Callable[[str], None] = lambda _process: None
         self.on_put: Callable[[str, str, bytes], None] = lambda _process, _key, _value: None
+        self.on_change: Callable[[str, bytes], None] = lambda _key, _value: None  # right before a put succeeds
         self.bookies: set[str] = set()  # the names of bookies, whose processes are NAME.NUMBER
         self.sessions: dict[str, dict[str, bytes]] = {}  # by process: the keys that it announces, and their values
         self._past: MemoryMetastore | None = None  # while it is not None, the metastore has gone back to this
         self._owners: dict[str, str] = {}  # by key: the process whose session holds it
 
     def copy(self) -> MemoryMetastore:
-        """What it holds now, but for what sessions announce."""
+        """A copy of the present content, without the announcements of sessions."""
         made = MemoryMetastore()
         for key, each in self.inner._store._values.items():
             if key not in self._owners:
@@ -64,8 +65,8 @@ class MetastoreServer:
         return made
 
     async def go_back(self, past: MemoryMetastore, for_s: float) -> None:
-        """For so long, bookies find this instead of what the metastore holds, as after a restore from an older back-up, and
-        clients can't reach it. What bookies change meanwhile is lost (B6a)."""
+        """For so long, bookies find this instead of the present content, as after a restore from an older back-up, and
+        clients can't reach the metastore. Changes that bookies make meanwhile are lost (B6a)."""
         if self._past is not None:
             return
         self.world.tell(METASTORE, "goes back")
@@ -76,7 +77,7 @@ class MetastoreServer:
         self.world.tell(METASTORE, "is right again")
 
     def store_of(self, process: str) -> MemoryMetastore:
-        """What this process finds. Raises `MetastoreUnavailableError`."""
+        """The content that this process finds. Raises `MetastoreUnavailableError`."""
         if self._past is None:
             return self.inner
         if process.partition(".")[0] not in self.bookies:
@@ -112,7 +113,7 @@ class MetastoreServer:
         for key, value in list(self.sessions.get(process, {}).items()):
             with suppress(MetastoreError):  # another process has the key now
                 await self.create(process, key, value)
-            # Announced again while its process died or left: nobody else would ever remove it.
+            # Announced again while its process died or left: no other process would ever remove it.
             if process in self.world.dead or key not in self.sessions[process]:
                 await self.remove(process, key)  # the announcement ended meanwhile
 
@@ -152,29 +153,37 @@ class SimulatedMetastore(Metastore):
         self._process = process
 
     async def create(self, key: str, value: bytes) -> int:
-        """As `Metastore.create`."""
+        """Creates a key (`Metastore.create`)."""
         return await self._call(f"create {key}", key, lambda: self._store.create(key, value), changes=True)
 
     async def get(self, key: str) -> Versioned:
-        """As `Metastore.get`."""
+        """Reads a key (`Metastore.get`)."""
         return await self._call(f"get {key}", key, lambda: self._store.get(key))
 
     async def put(self, key: str, value: bytes, expected: int) -> int:
-        """As `Metastore.put`."""
+        """Replaces a value (`Metastore.put`)."""
         self._server.on_put(self._process, key, value)
         what = f"put {key} expecting {expected}"
-        return await self._call(what, key, lambda: self._store.put(key, value, expected), changes=True)
+
+        async def put() -> int:
+            store = self._store
+            if store._store.version(key) == expected:
+                self._server.on_change(key, value)
+            return await store.put(key, value, expected)
+
+        return await self._call(what, key, put, changes=True)
 
     async def delete(self, key: str, expected: int | None = None) -> None:
-        """As `Metastore.delete`."""
+        """Deletes a key (`Metastore.delete`)."""
         return await self._call(f"delete {key}", key, lambda: self._store.delete(key, expected), changes=True)
 
     async def children(self, key: str) -> list[str]:
-        """As `Metastore.children`."""
+        """Lists the keys right below this one (`Metastore.children`)."""
         return await self._call(f"children {key}", key, lambda: self._store.children(key))
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """As `Metastore.announced`, in one call: some stores can read several keys at once."""
+        """The announced values right below this key, in one call (`Metastore.announced`): some stores can read several
+        keys at once."""
         return await self._call(f"announced {key}", key, lambda: self._server.announced(key))
 
     @property
@@ -205,7 +214,7 @@ class SimulatedMetastore(Metastore):
                 answered.set()
 
         if changes and fate is not Fate.REQUEST_LOST:
-            # A task of nobody's: a change that is under way is made even if its caller gives up, or dies.
+            # A task without a parent: a change under way is made even if its caller gives up, or dies.
             self._world.spawn(serve)
         with trio.move_on_after(_DEADLINE_S):
             if not changes and fate is not Fate.REQUEST_LOST:
@@ -263,7 +272,7 @@ class SimulatedMetastore(Metastore):
     # -- waiting and announcing ----------------------------------------
 
     async def wait_changed(self, key: str, version: int | None) -> None:
-        """As `Metastore.wait_changed`; may return early or fail, with `session_rate`."""
+        """Waits for a change of the key; may return early or fail, with `session_rate` (`Metastore.wait_changed`)."""
         await self._wait(lambda: self._server.inner.wait_changed(key, version))
 
     async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
@@ -281,7 +290,7 @@ class SimulatedMetastore(Metastore):
 
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
-        """As `Metastore.announce`."""
+        """Announces a key (`Metastore.announce`)."""
         session = self._server.sessions.setdefault(self._process, {})
         try:
             create = partial(self._server.create, self._process, key, value)

@@ -1,9 +1,9 @@
 """The network between the simulated processes, and a transport over it.
 
-Connections behave like TCP: requests arrive in order, or the connection breaks. Answers may overtake each other, because a
-bookie may answer in any order. Single requests and answers can get lost, as if the bookie had been too busy. While the way
-between two processes is cut, messages on it are held; they arrive when the way is mended, unless the connection broke. So
-messages arrive late, at bad times. No message is delivered twice: a connection cannot do that.
+Connections behave like TCP: requests arrive in order, or the connection breaks. Answers may overtake each other,
+because a bookie may answer in any order. Single requests and answers can get lost, as if the bookie had been too busy.
+While the link between two processes is cut, messages on it are held; they arrive when the link works again, unless the
+connection broke. So messages arrive late, at bad times. No message is delivered twice: a connection cannot do that.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class SimulatedConnection(Connection):
         listener.connections[self] = None
 
     def send(self, requests: Sequence[Request]) -> None:
-        """As `Connection.send`."""
+        """Sends requests (`Connection.send`)."""
         if self._error is not None or self._receiver is None:
             raise self._error or BookieUnreachableError(self.listener.process, "the connection is closed")
         if self.client in self._network.world.dead:
@@ -273,7 +273,7 @@ class SimulatedConnection(Connection):
         self._network.deliver(self.listener.process, self.client, due_s, partial(self._network.call, self.client, tell))
 
     async def aclose(self) -> None:
-        """As `Connection.aclose`."""
+        """Closes the connection (`Connection.aclose`)."""
         self._receiver = None
         self.listener.connections.pop(self, None)
         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -295,7 +295,7 @@ class SimulatedTransport(Transport):
         bookie_id: str = "",
         authenticator: object = None,
     ) -> Connection:
-        """As `Transport.connect`. If the way is cut, it waits until the way is mended."""
+        """Connects to an address (`Transport.connect`). If the link is cut, it waits until the link works again."""
         network = self._network
         listener = network.listeners.get(address)
         if listener is None:
@@ -314,7 +314,7 @@ class SimulatedTransport(Transport):
     async def listen(
         self, address: str, handler: RequestHandler, *, bookie_id: str = "", authenticator: object = None
     ) -> AsyncIterator[str]:
-        """As `Transport.listen`."""
+        """Listens at an address (`Transport.listen`)."""
         await trio.lowlevel.checkpoint()
         listener = self._network.listeners[address] = Listener(self._process, handler)
         try:

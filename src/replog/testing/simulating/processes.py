@@ -16,7 +16,7 @@ from replog.errors import ReplogError, StorageIdentityError
 from replog.hookspecs import Event
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
-from replog.runtime.chance import use_chance
+from replog.runtime.entropy import use_entropy
 from replog.testing.simulating.disks import SimulatedDisk, SimulatedStorage
 from replog.testing.simulating.metastore import MetastoreServer, SimulatedMetastore
 from replog.testing.simulating.network import SCHEME, Network, SimulatedTransport
@@ -87,7 +87,7 @@ class BookieHost:
         def observe(event: Event) -> None:
             tell_event(self._world, process, event)
 
-        use_chance(self._world.chance_of(self.name))
+        use_entropy(self._world.entropy_of(self.name))
         ended = self._ended = trio.Event()
         try:
             with trio.CancelScope() as self._scope:
@@ -101,11 +101,11 @@ class BookieHost:
             ended.set()
 
     def crash(self) -> None:
-        """Kill its process: what is not durable is lost."""
+        """Kill its process: all state that is not durable is lost."""
         if self.served is None or self._storage is None:
             return
         self.served = None
-        # First of all: what its tasks send while they are unwound reaches nobody.
+        # First of all: messages that its tasks send while they are unwound reach no other process.
         self._network.kill(self.process)
         self._storage.crash()
         self._world.spawn(self._metastore.expire, self.process)
@@ -184,7 +184,7 @@ class Clients:
         world = self.network.world
         self.alive.append(process)
         # For this task and all that it starts: the client's clock and tokens follow from the seed, too.
-        use_chance(world.chance_of(process))
+        use_entropy(world.entropy_of(process))
         try:
             async with connect(
                 metastore,
@@ -194,7 +194,7 @@ class Clients:
                 registry=registry,
             ) as client:
                 if self._page_segments is not None:
-                    client._logs.page_segments = self._page_segments
+                    client._opened.logs.page_segments = self._page_segments
                 yield client
         finally:
             self._forget(process)
@@ -206,7 +206,7 @@ class Clients:
     def kill(self, process: str) -> None:
         """Kill a process, then cancel its tasks: they run to their ends without effect."""
         self.network.kill(process)
-        # After the kill: cleanups that run now reach nobody.
+        # After the kill: cleanups that run now reach no other process.
         self.scopes.pop(process, trio.CancelScope()).cancel()
         self.network.world.spawn(self._metastore.expire, process)
 

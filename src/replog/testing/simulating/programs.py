@@ -74,7 +74,7 @@ class Program:
     async def _run(self, incarnation: int) -> None:
         ended = await outcome.acapture(self._run_main, self.process)
         if incarnation != self.incarnation or self._is_dead or self._owner.is_over:
-            return  # what it says after its death reaches nobody
+            return  # messages after its death are dropped
         if isinstance(ended, outcome.Error):
             self._owner.fail(self.process, ended.error)
             return

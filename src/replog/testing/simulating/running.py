@@ -198,7 +198,7 @@ def simulate(
     try:
         run(seed, main)
     except BaseException as error:
-        # Also for errors of the simulation itself: without the seed nobody could repeat it.
+        # Also for errors of the simulation itself: without the seed they could not be repeated.
         error.add_note(f"simulate(..., seed={seed})")
         raise
     assert one.ended is not None

@@ -1,4 +1,4 @@
-"""What can go wrong with bookies, with the network and with the metastore. Every trouble ends after a while.
+"""Faults of bookies, of the network and of the metastore. Every trouble ends after a while.
 
 Each method is one trouble: it begins at once, lasts for a random time, and returns when everything works again.
 """

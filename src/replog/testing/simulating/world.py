@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import trio
 
-from replog.runtime.chance import Chance
+from replog.runtime.entropy import Entropy
 from replog.testing.simulating.lockstep import Lockstep
 
 _TICK_S = 0.001
@@ -74,12 +74,12 @@ class World:
             self._streams[name] = random.Random(f"{self.seed} {name}")
         return self._streams[name]
 
-    def chance_of(self, process: str) -> Chance:
+    def entropy_of(self, process: str) -> Entropy:
         """The clock and the randomness of one process. Its clock is up to a second wrong."""
         stream = self.stream(f"chance of {process}")
         # Clocks of machines disagree: code that compares times of two processes must show it.
         wrong_ns = stream.randrange(-(10**9), 10**9)
-        return Chance(stream, lambda: wrong_ns + self._clocks.time_ns(process.partition(".")[0]))
+        return Entropy(stream, lambda: wrong_ns + self._clocks.time_ns(process.partition(".")[0]))
 
     def set_clock(self, name: str, ahead_s: float) -> None:
         """Set the wall clock of a process, through all its restarts, or of a bookie: so much ahead of the time; behind it, if

@@ -1,9 +1,9 @@
 """The way to bookies in other processes and on other machines: frames over TCP, with or without TLS, or over Unix sockets.
 
-Rules: whatever the peer says is doubted, and costs a bounded number of bytes; requests are handled in the order in which they
-were sent (reads that wait for room excepted), and each answer goes out as soon as it is there; one write takes all that a
-wake-up has to say. The frames are `replog.protocol.wire`'s, the beginning of a connection is `greeting`'s, its ends are
-`client`'s and `session`'s.
+Rules: every message of the peer is checked, and costs a bounded number of bytes; requests are handled in the order in
+which they were sent (reads that wait for room excepted), and each answer goes out as soon as it is ready; one write
+takes all messages of a wake-up. The frames are `replog.protocol.wire`'s, the beginning of a connection is `greeting`'s,
+its ends are `client`'s and `session`'s.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from replog.abc import Authenticator, Connection, RequestHandler, ResponseReceiv
 from replog.errors import BookieRefusedError, BookieUnreachableError, ConfigError, RemoteProtocolError
 from replog.hookspecs import Backend, hookimpl
 from replog.protocol.wire import FRAME_BYTES_MAX, GREETING_BYTES_MAX, FrameSplitter
+from replog.runtime.host_ports import parse_address
 from replog.runtime.nursery import open_service_nursery
-from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.certificates import certificate_digest, client_certificates
 from replog.transports.tcp.client import TcpConnection
 from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.listener import Listener
 from replog.transports.tcp.nearby import connect_beside
-from replog.transports.tcp.options import TcpOptions, UnixOptions
+from replog.transports.tcp.options import TcpOptions, UnixOptions, tuned
 from replog.transports.tcp.refusals import NO_TLS, NotTlsError, SilentPeerError, refusal_in_clear, tls_problem_of_bookie
 from replog.transports.tcp.stream import Stream
 from replog.transports.tcp.tls import TlsStream
@@ -42,8 +42,8 @@ class TcpTransport(Transport):
     can't be used."""
 
     def __init__(self, options: TcpOptions | UnixOptions) -> None:
-        self.options = options
-        self._certificates = client_certificates(options)
+        self.options = tuned(options)
+        self._certificates = client_certificates(self.options)
         self._counters = Counters()
 
     async def connect(
@@ -77,7 +77,7 @@ class TcpTransport(Transport):
         try:
             nursery.start_soon(connection.run, greeter.early)
         except RuntimeError as error:
-            # It is closed: who opened it was left meanwhile.
+            # It is closed: its opener was left meanwhile.
             stream.close()
             raise BookieUnreachableError(bookie_id or address, "the client was left while connecting") from error
         return connection
@@ -160,7 +160,7 @@ def _explained(bookie_id: str, address: str, error: BaseException) -> BaseExcept
     if isinstance(error, trio.TooSlowError):
         return BookieUnreachableError(bookie_id, f"no handshake with {address} in time")
     if isinstance(error, RemoteProtocolError):
-        return BookieRefusedError(bookie_id, f"at {address} nobody speaks replog: {error}")
+        return BookieRefusedError(bookie_id, f"at {address} no bookie of replog answers: {error}")
     if isinstance(error, NotTlsError):
         reason = refusal_in_clear(error.said)
         return BookieRefusedError(

@@ -1,4 +1,4 @@
-"""What one connection is charged for, in its own sum and in the budget of all connections."""
+"""The charges of one connection, in its own sum and in the budget of all connections."""
 
 from __future__ import annotations
 

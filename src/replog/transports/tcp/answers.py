@@ -1,4 +1,4 @@
-"""The answers of one connection: what is expected of the bookie, and what waits to be sent, both charged (B9)."""
+"""The answers of one connection: expected from the bookie, and waiting to be sent, both charged (B9)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from replog.protocol.messages import (
     AddRequest,
     AdminRequest,
     LedgerAwaited,
+    MetastoreRequest,
     RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _REQUEST_BYTES = 1024  # what a request costs beside its bytes: objects, and its place in queues
 UNTAKEN_BYTES_MAX = 256 << 10  # waiting to be sent: above it, the client must receive before more is read for it
+# What a listener that leaves need not answer first. A member's answers may take long, and its clients ask another one.
+_NOT_CHANGING = AdminRequest | ReadRequest | RecoveryReadRequest | RangesRequest | MetastoreRequest
 
 
 class Answers:
@@ -64,7 +67,7 @@ class Answers:
             # Nothing is set aside for the batches that it may bring: if there is no room then, it brings none.
             if request.bytes_max > 0:
                 self._polls.add(request_id)
-        elif not isinstance(request, AdminRequest | ReadRequest | RecoveryReadRequest | RangesRequest):
+        elif not isinstance(request, _NOT_CHANGING):
             self.changing.add(request_id)
         account.requests[request_id] = size_bytes
         account.charge(size_bytes)
@@ -165,10 +168,10 @@ class Answers:
         self._sent_or_answered.wake()
 
     def close(self) -> None:
-        """Forgets what is not answered: the connection is gone."""
+        """Forgets unanswered requests: the connection is gone."""
         self.waiting_reads.clear()
         self.reads.clear()
         self.changing.clear()
         self._polls.clear()
-        # A ledger's machine remembers where its writer is told: it must not keep the session, and what that has received.
+        # A ledger's machine remembers the way to its writer: it must not keep the session with its received bytes.
         self.wake_reads = self._sent_or_answered.wake

@@ -1,34 +1,35 @@
-"""The contexts that say who trusts whom in TLS, made again when their files change: certificates change without a restart."""
+"""The TLS contexts, which define trust between the two sides, made again when their files change: certificates change
+without a restart."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import ssl
 from pathlib import Path
 
 import attrs
 
 from replog.errors import ConfigError
+from replog.runtime.loggers import logger
 from replog.transports.tcp.options import StreamOptions, TcpOptions
 
-_log = logging.getLogger("replog.transports.tcp")
+_log = logger("replog.transports.tcp")
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 @attrs.frozen
 class Credentials:
-    """What handshakes of one side use. `binding` is the digest of the certificate that a bookie shows: both sides mix it
-    into the session, so that whoever sits between them with another certificate is found out."""
+    """The credentials for handshakes of one side. `binding` is the digest of the certificate that a bookie shows: both
+    sides mix it into the session, which reveals a man in the middle with another certificate."""
 
     context: ssl.SSLContext
     binding: bytes = b""
 
 
 class Certificates:
-    """The credentials of one side. Raises `ConfigError` if the files can't be used at the beginning; later, files that can't be
-    used are logged, and what was used before still is."""
+    """The credentials of one side. Raises `ConfigError` if the files can't be used at the beginning; later, files that
+    can't be used are logged, and the earlier contexts stay in use."""
 
     def __init__(self, options: TcpOptions, *, is_bookie: bool) -> None:
         self._options = options
@@ -41,7 +42,7 @@ class Certificates:
         self._credentials = self._load()
 
     def current(self) -> Credentials:
-        """What the next handshake uses."""
+        """The credentials for the next handshake."""
         looks_like = self._look()
         if looks_like != self._looked_like:
             # Also if they can't be used: else every handshake would read them again, and log it.
@@ -54,7 +55,7 @@ class Certificates:
         return self._credentials
 
     def _look(self) -> tuple[object, ...]:
-        """What tells of a change: few system calls, and no waiting for a disk that has it all in memory."""
+        """The facts that reveal a change: a few system calls, without waiting for a disk that has everything in memory."""
         found: list[object] = []
         for name in self._files:
             try:
@@ -73,7 +74,7 @@ class Certificates:
         # read apart, once before and once after.
         binding = certificate_digest(self._own_certificate())
         context = self._context(ssl.Purpose.CLIENT_AUTH)
-        context.num_tickets = 0  # nobody resumes a session
+        context.num_tickets = 0  # sessions are not resumed
         if self._options.tls_ca_file:
             context.verify_mode = ssl.CERT_REQUIRED
         if binding != certificate_digest(self._own_certificate()):
@@ -106,7 +107,7 @@ class Certificates:
 
     def _no_password(self) -> str:
         raise ConfigError(
-            f"TLS: the key in {self._key_file} is encrypted, and there is nobody to ask for its password: "
+            f"TLS: the key in {self._key_file} is encrypted, and its password cannot be entered here: "
             f"decrypt it, as by: openssl pkey -in {self._key_file} -out plain.key"
         )
 
@@ -125,7 +126,7 @@ class Certificates:
 
 def client_certificates(options: StreamOptions) -> Certificates | None:
     """None without TLS. Raises `ConfigError`."""
-    if isinstance(options, TcpOptions) and options.is_client_tls:
+    if isinstance(options, TcpOptions) and options.is_tls_client:
         return Certificates(options, is_bookie=False)
     return None
 

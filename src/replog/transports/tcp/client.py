@@ -12,7 +12,7 @@ from replog.protocol import wire
 from replog.protocol.messages import Request, Response
 from replog.protocol.unasked import decode_awaited
 from replog.protocol.wire import Frame, FrameSplitter
-from replog.transports.tcp.options import StreamOptions
+from replog.transports.tcp.options import StreamTuning
 from replog.transports.tcp.outbox import Outbox
 from replog.transports.tcp.stream import Stream
 
@@ -38,7 +38,7 @@ class TcpConnection(Connection):
         stream: Stream,
         splitter: FrameSplitter,
         receiver: ResponseReceiver,
-        options: StreamOptions,
+        options: StreamTuning,
         ready: wire.Ready,
     ) -> None:
         self._bookie_id = bookie_id

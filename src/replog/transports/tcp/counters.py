@@ -1,4 +1,4 @@
-"""What the listeners of a transport did, counted by connection: a message costs nothing."""
+"""Counters of a transport's listeners, counted by connection: a message costs nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from replog.transports.tcp.stream import Stream
 
 
 class Counters:
-    """Since the transport was made. What is open is asked when somebody wants to know."""
+    """Since the transport was made. The number of open connections is looked up on request."""
 
     __slots__ = ("_open", "_received_bytes", "_sent_bytes", "accepted", "failed_handshakes", "handshakes", "refused")
 

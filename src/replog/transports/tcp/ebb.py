@@ -1,7 +1,7 @@
-"""When a listener returns memory to the kernel: after a flood (B9).
+"""Returns memory of a listener to the kernel after a flood (B9).
 
-What clients send is freed as soon as it is handled or they are gone. The C library returns only what is at the end of its heap:
-one small block behind the memory of a flood keeps all of it, for as long as that block lives.
+Memory of clients is freed as soon as their messages are handled or they are gone. The C library returns only what is at
+the end of its heap: one small block behind the memory of a flood keeps all of it, for as long as that block lives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The beginning of a connection: both ends agree on a version, and prove who they are.
+"""The beginning of a connection: both ends agree on a version, and prove their identities.
 
     client                                         bookie
     Hello    versions, nonce, whom it wants   ->
@@ -6,8 +6,8 @@
     Prove    the answer to the challenge      ->
                                               <-   Ready    the proof of the bookie, its limits
 
-At any place the bookie may say Refuse, with a reason. Nonces are fresh, and what is proven covers both greetings and the
-certificate of the TLS session: what was recorded proves nothing in another connection.
+At any place the bookie may say Refuse, with a reason. Nonces are fresh, and proofs cover both greetings and the
+certificate of the TLS session: a recorded proof is worthless in another connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FEATURES = wire.FEATURE_AWAITED  # that this replog understands beside what the
 
 class Greeter:
     """One end of a greeting, over a stream of which nothing was read yet. Frames that came behind the greeting stay in
-    `early`. Whoever waits for it sets the deadline."""
+    `early`. The caller sets the deadline."""
 
     def __init__(self, stream: Stream, splitter: FrameSplitter) -> None:
         self._stream = stream
@@ -44,7 +44,7 @@ class Greeter:
         self._stream.write([frame])
 
     async def _hear(self) -> Greeting | None:
-        """What the peer says next; None if it ended the connection. Raises `RemoteProtocolError`, OSError."""
+        """The peer's next message; None if it ended the connection. Raises `RemoteProtocolError`, OSError."""
         while not self.early:
             data = await self._stream.receive()
             if not data:
@@ -110,7 +110,7 @@ class BookieGreeter(Greeter):
     async def greet(
         self, bookie_id: str, peer: Peer, authenticator: Authenticator | None, binding: bytes, limits: tuple[int, int]
     ) -> Identity | None:
-        """Returns who the client is, None if that is of no concern.
+        """Returns the client's identity, None if it does not matter.
 
         Raises `RefusedPeerError`, `SilentPeerError`, `RemoteProtocolError`, OSError."""
         hello = await self._begin()
@@ -165,9 +165,9 @@ class BookieGreeter(Greeter):
             )
         if hello.mechanism != mechanism:
             asked = f"this bookie asks for authentication by {mechanism!r}, the client offers {hello.mechanism!r}"
-            raise RefusedPeerError(f"{asked}: mend the client's option `authentication`")
+            raise RefusedPeerError(f"{asked}: correct the client's option `authentication`")
 
 
 def software() -> str:
-    """What this side is, for the logs of the other one."""
+    """The name and version of this side, for the logs of the other one."""
     return f"replog {replog_version()}"

@@ -1,14 +1,13 @@
 """Where a bookie listens, over TCP or at a path: accepts connections, sees to it that they introduce themselves in time, and
 serves them.
 
-Somebody who does not belong here costs little: few handshakes are under way at a time, each within its deadline and with
-messages of a few KiB; a host that keeps failing is not heard for a while; above `connections_max` nobody else is let in.
+A stranger costs little: few handshakes are under way at a time, each within its deadline and with messages of a few
+KiB; a host that keeps failing is not heard for a while; above `connections_max` no other client is let in.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import socket
 import ssl
 from contextlib import suppress
@@ -20,23 +19,24 @@ from replog.abc import Authenticator, Peer, RequestHandler
 from replog.errors import ConfigError, RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.wire import FrameSplitter
+from replog.runtime.host_ports import advertised_address, format_address, is_local_address
+from replog.runtime.loggers import logger
 from replog.runtime.platform import peer_credentials, return_freed_memory
 from replog.runtime.threads import run_in_thread
-from replog.transports.tcp.addresses import advertised_address, format_address, is_local_address
 from replog.transports.tcp.budget import Budget
 from replog.transports.tcp.certificates import bookie_certificates
 from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import NO_MECHANISM, BookieGreeter
-from replog.transports.tcp.limits import Handshakes
+from replog.transports.tcp.handshakes import Handshakes
 from replog.transports.tcp.nearby import listen_beside
-from replog.transports.tcp.options import StreamOptions, TcpOptions
+from replog.transports.tcp.options import TcpOptions, UnixOptions, tuned
 from replog.transports.tcp.refusals import NO_TLS, NotTlsError, RefusedPeerError, SilentPeerError, tls_problem_of_client
 from replog.transports.tcp.session import Session
 from replog.transports.tcp.stream import Stream
 from replog.transports.tcp.tls import TlsStream
 from replog.transports.tcp.unix import listen_at
 
-_log = logging.getLogger("replog.transports.tcp")
+_log = logger("replog.transports.tcp")
 
 _BACKLOG = 128
 _ACCEPT_AGAIN_S = 0.1  # after the process has run out of descriptors
@@ -48,7 +48,7 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 @attrs.frozen
 class _Caller:
-    """Who connected: for people, and for the limits of handshakes, which count by `host`."""
+    """The client of a connection: for people, and for the limits of handshakes, which count by `host`."""
 
     shown: str
     host: str
@@ -63,14 +63,14 @@ class Listener:
         handler: RequestHandler,
         bookie_id: str,
         authenticator: Authenticator | None,
-        options: StreamOptions,
+        options: TcpOptions | UnixOptions,
         counters: Counters | None = None,
     ) -> None:
         self.address = ""
         self._handler = handler
         self._bookie_id = bookie_id
         self._authenticator = authenticator
-        self._options = options
+        options = self._options = tuned(options)
         self._certificates = bookie_certificates(options)
         self._sockets: list[socket.socket] = []
         self._sessions: set[Session] = set()
@@ -134,7 +134,7 @@ class Listener:
             )
 
     async def run(self) -> None:
-        """Accepts and serves until `close`. Not cancelled by others: what was accepted is still to be answered then."""
+        """Accepts and serves until `close`. Not cancelled by others: accepted requests must still be answered then."""
         try:
             with trio.CancelScope(shield=True), self._scope:
                 async with trio.open_nursery() as nursery:

@@ -1,13 +1,13 @@
 """A client on the bookie's own machine takes a Unix socket instead of TCP, and saves processor time.
 
-Beside each TCP socket a bookie listens at an *abstract* Unix socket that is named after it. Such a name has no file, ends with
-its process, and is seen in the same network namespace only: whoever sees it could also connect to the TCP socket by a local
-address. Nothing is announced, so bookies' addresses stay what they were: a client that is about to connect to an address of its
-own machine looks for the name first.
+Beside each TCP socket a bookie listens at an *abstract* Unix socket that is named after it. Such a name has no file,
+ends with its process, and is seen in the same network namespace only: a process that sees it could also connect to the
+TCP socket by a local address. Nothing is announced, so bookies' addresses stay what they were: a client that is about
+to connect to an address of its own machine looks for the name first.
 
-Rules: nobody who speaks TLS does this. Any user can take such a name, also one that stands for an address which another machine
-has: a client trusts it only where its own user or root listens, and takes TCP otherwise. The greeting then checks identity and
-authentication, as over TCP.
+Rules: clients and bookies with TLS never do this. Any user can take such a name, also one that stands for an address
+which another machine has: a client trusts it only where its own user or root listens, and takes TCP otherwise. The
+greeting then checks identity and authentication, as over TCP.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import suppress
 
 import trio
 
+from replog.runtime.host_ports import format_address, is_local_address
 from replog.runtime.platform import IS_LINUX, peer_credentials
-from replog.transports.tcp.addresses import format_address, is_local_address
 
 _EVERYWHERE = "*"
 _BACKLOG = 128
@@ -28,7 +28,7 @@ _ROOT = 0
 
 
 def listen_beside(listening: socket.socket) -> socket.socket | None:
-    """A Unix socket that is named after this TCP socket; None where the system has no such names, or somebody has this one."""
+    """A Unix socket that is named after this TCP socket; None where the system has no such names, or this one is taken."""
     host, port = listening.getsockname()[:2]
     if not IS_LINUX:
         return None
@@ -51,7 +51,7 @@ async def connect_beside(host: str, port: int) -> socket.socket | None:
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
-        return None  # TCP says what is wrong with the name
+        return None  # TCP reports the fault of the name
     for family, _, _, _, (address, *_) in found:
         if _is_of_this_machine(family, str(address), port):
             for name in (str(address), _EVERYWHERE):
@@ -86,7 +86,7 @@ def _is_of_this_machine(family: int, address: str, port: int) -> bool:
 def _connected(host: str, port: int) -> socket.socket | None:
     connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connecting.setblocking(False)
-    # Neither refused nor full is an error here: TCP is asked next, and tells what is wrong or waits.
+    # Neither refused nor full is an error here: TCP is asked next, and reports the fault or waits.
     if connecting.connect_ex(_name(host, port)) == 0 and peer_credentials(connecting)[1] in (_ROOT, os.geteuid()):
         return connecting
     connecting.close()

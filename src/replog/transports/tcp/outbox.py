@@ -2,7 +2,7 @@
 
 A tick of many requests is written in several pieces, so that bookies work on the first ones while the client makes the rest.
 
-Rules: requests leave in the order in which they were sent. What waits, here and in the stream, is bounded in bytes.
+Rules: requests leave in the order in which they were sent. Waiting bytes, here and in the stream, are bounded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reads of one connection: each is made when there is room for its answer, and waits its turn until then (B9).
 
-Reads also wait until the client has received the answers before. What comes behind a waiting read overtakes it.
+Reads also wait until the client has received the answers before. Later requests overtake a waiting read.
 """
 
 from __future__ import annotations

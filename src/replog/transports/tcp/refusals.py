@@ -1,4 +1,4 @@
-"""Why two ends do not come together, in words: a client is told what to mend, and a bookie's log what happened."""
+"""The reasons why two ends do not come together, in words: a client gets the remedy, and a bookie's log the event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_TLS = "it does not speak TLS"
 
 
 class RefusedPeerError(Exception):
-    """The client may not connect; its text is told to it, `detail` only to the log."""
+    """The client may not connect; it gets the text, the log also `detail`."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ def looks_like_none(data: bytes) -> bool:
 
 
 def printable(text: str) -> str:
-    """What a peer said, fit for a line of a log."""
+    """A peer's text, fit for a line of a log."""
     shown = text[:_SHOWN_MAX] + ("..." if len(text) > _SHOWN_MAX else "")
     return "".join(each if each.isprintable() else "?" for each in shown)
 
@@ -101,7 +101,7 @@ _UNTRUSTED = (18, 19, 20, 21)
 
 
 def tls_problem_of_bookie(error: ssl.SSLError) -> str:
-    """What is wrong, for a client: with what the bookie showed, or with what it says of what the client showed."""
+    """The problem, for a client: with the bookie's certificate, or with the client's own as the bookie reports it."""
     if not isinstance(error, ssl.SSLCertVerificationError):
         return _TOLD_TO_CLIENTS.get(error.reason, f"TLS failed: {error.reason or error}")
     if error.verify_code in (_HOSTNAME, _IP_ADDRESS):

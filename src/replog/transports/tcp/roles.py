@@ -6,14 +6,26 @@ from collections.abc import Collection
 
 from replog.abc import Identity, Role
 from replog.protocol import wire
-from replog.protocol.messages import AdminCommand, AdminRequest, RepairRequest, Request
+from replog.protocol.messages import (
+    AdminCommand,
+    AdminRequest,
+    MetastorePurpose,
+    MetastoreRequest,
+    RepairRequest,
+    Request,
+)
 
 _NO_KIND = 256  # kinds of frames are of one byte
+_OF_PURPOSE = {
+    MetastorePurpose.MEMBER: (Role.MEMBER, "a member of the metastore"),
+    MetastorePurpose.CLIENT: (Role.CLIENT, "a client"),
+    MetastorePurpose.ADMIN: (Role.ADMIN, "an administrator"),
+}
 
 
 class Permissions:
-    """What one client may ask. `checked_from` is the lowest kind of frame that it may not have all of: adds and reads of clients
-    are not looked at. Without an identity it may ask everything."""
+    """The requests that one client may send. `checked_from` is the lowest kind of frame that needs a check: adds and
+    reads of clients need none. Without an identity it may send everything."""
 
     __slots__ = ("_roles", "checked_from")
 
@@ -33,6 +45,9 @@ def lacking_role(roles: Collection[Role], request: Request) -> str:
     # Who shows the ledger's key copies as a client. The bookie checks the key (B7).
     if isinstance(request, RepairRequest) and not request.key:
         return "" if Role.REPAIRER in roles else "this request needs the role of a repairer, or the ledger's password"
+    if isinstance(request, MetastoreRequest):
+        role, name = _OF_PURPOSE[request.purpose]
+        return "" if role in roles else f"this request needs the role of {name}, which the identity does not have"
     if not isinstance(request, AdminRequest) or request.command is AdminCommand.LEDGER_DELETED:
         return (
             "" if Role.CLIENT in roles else "this request needs the role of a client, which the identity does not have"

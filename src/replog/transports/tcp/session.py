@@ -1,8 +1,8 @@
 """The bookie's end of a connection: requests come in as frames, answers go out, and both are bounded in bytes.
 
-Requests without an answer, frames that are arriving and bytes that wait to be sent are charged to the session, and to the budget
-of all sessions (`replog.transports.tcp.budget`). So a client that sends and does not read, or asks for more than it takes, stops
-itself and nobody else (B9):
+Requests without an answer, frames that are arriving and bytes that wait to be sent are charged to the session, and to
+the budget of all sessions (`replog.transports.tcp.budget`). So a client that sends and does not read, or asks for more
+than it takes, stops only itself (B9):
 
 - A read waits until there is room for its answer (`reads`). Adds, fences, last adds confirmed and pings never wait for reads.
 - Nothing more is received from a client that uses its share. The session still notices if that client leaves.
@@ -11,14 +11,16 @@ itself and nobody else (B9):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from replog.errors import RemoteProtocolError
 from replog.protocol import wire
-from replog.protocol.messages import AddRequest, ReadRequest, RecoveryReadRequest, Request, Response, Status
+from replog.protocol.messages import ReadRequest, RecoveryReadRequest, Request, Response, Status
 from replog.protocol.wire import Frame, FrameSplitter
+from replog.runtime.lent_thread import lent_thread
 from replog.transports.tcp.account import Account
 from replog.transports.tcp.answers import Answers
 from replog.transports.tcp.budget import SMALL_BYTES
@@ -30,7 +32,7 @@ from replog.transports.tcp.waking import Wakeup
 if TYPE_CHECKING:
     from replog.abc import Identity, RequestHandler
     from replog.transports.tcp.budget import Budget
-    from replog.transports.tcp.options import StreamOptions
+    from replog.transports.tcp.options import StreamTuning
     from replog.transports.tcp.stream import Stream
 
 
@@ -43,10 +45,11 @@ class Session:
         splitter: FrameSplitter,
         handler: RequestHandler,
         identity: Identity | None,
-        options: StreamOptions,
+        options: StreamTuning,
         budget: Budget,
     ) -> None:
         self.problem = ""  # why it ended
+        self._lent_thread = lent_thread()
         self._stream = stream
         self._splitter = splitter
         self._handler = handler
@@ -93,7 +96,7 @@ class Session:
             if self._splitter.begun_bytes != self._begun_bytes:
                 await self._begin()
             # A frame that is arriving has its room already: to wait here would hold what others wait for.
-            elif not self._begun_bytes and self._is_full():  # what was set aside for a frame stays its own
+            elif not self._begun_bytes and self._is_full():  # the room reserved for a frame stays its own
                 await self._wait_for_room()
             data = await self._stream.receive(self._quantum_bytes() or self._splitter.wanted_bytes)
             if not data:
@@ -166,22 +169,17 @@ class Session:
                 answers.reply([Response(request.request_id, Status.UNAUTHORIZED, detail=problem)])
             elif not isinstance(request, ReadRequest | RecoveryReadRequest) or self._reads.begins(request):
                 requests.append(request)
-        if (
-            requests
-            and place == len(frames)
-            and self._splitter.is_empty
-            and isinstance(last := requests[-1], AddRequest)
-        ):
-            # Nothing else has arrived: no other request waits while this one is handled here.
-            last.alone = True
-        self._hand_on(requests)
+        # If nothing else has arrived, no other request waits while the bookie has this thread.
+        self._hand_on(requests, lends_thread=place == len(frames) and self._splitter.is_empty)
         return place
 
-    def _hand_on(self, requests: Sequence[Request]) -> None:
+    def _hand_on(self, requests: Sequence[Request], *, lends_thread: bool = False) -> None:
         """Gives requests to the bookie, and what it answers at once to the stream."""
         self._answers.is_handling = True
         try:
-            if requests:
+            if requests and lends_thread:
+                self._lent_thread.lend(partial(self._handler.handle, requests, self._answers.reply))
+            elif requests:
                 self._handler.handle(requests, self._answers.reply)
         finally:
             self._answers.handled()

@@ -47,7 +47,7 @@ class Stream:
         self.received_bytes = 0
         self.features = 0  # that both ends understand, as they said when they greeted each other
         self.is_closed = False
-        self.on_sent: Callable[[], None] = _nobody  # told when some of what waited was sent
+        self.on_sent: Callable[[], None] = _nobody  # called when some waiting bytes were sent
         self._socket = connected
         self._waiting: deque[memoryview] = deque()
         self._small = bytearray()  # what waits behind these
@@ -59,7 +59,7 @@ class Stream:
     # -- out ------------------------------------------------------------------------------------------------------
 
     def write(self, pieces: Sequence[bytes]) -> None:
-        """Sends these, or keeps them until the socket takes them. Never waits, never fails: whoever receives learns that
+        """Sends these, or keeps them until the socket takes them. Never waits, never fails: the receiver learns that
         the connection is gone."""
         if self.is_closed or self._is_broken:
             return
@@ -184,11 +184,11 @@ class Stream:
 
     @property
     def unread_bytes(self) -> int:
-        """What was received, and `receive` has not returned."""
+        """The bytes that were received, and that `receive` has not returned."""
         return 0
 
     def has_peer_left(self) -> bool:
-        """Whether the peer has ended the connection, also while there is something before its end that nobody receives."""
+        """Whether the peer has ended the connection, even while there are unreceived bytes before its end."""
         if self.is_closed or self._is_broken:
             return True
         poll = select.poll()
@@ -198,7 +198,7 @@ class Stream:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Nothing more will be written: tells the peer so when all is sent. What it says still can be received."""
+        """Nothing more will be written: tells the peer so when all is sent. Its messages can still be received."""
         self._is_ending = True
         if not self.waiting_bytes:
             self._end_writing()
@@ -209,8 +209,8 @@ class Stream:
                 self._socket.shutdown(socket.SHUT_WR)
 
     async def linger(self) -> None:
-        """Ends it, and throws away what the peer still sends until it ends too: closed at once, the connection might break
-        before the peer has read the last words. Whoever waits for it sets the deadline."""
+        """Ends it, and throws away what the peer still sends until it ends too: closed at once, the connection might
+        break before the peer has read the last words. The caller sets the deadline."""
         self.end()
         with suppress(OSError):  # it is gone
             while await Stream.receive(self):
@@ -222,7 +222,7 @@ class Stream:
         self.waiting_bytes = self.held_bytes = 0
 
     def close(self) -> None:
-        """Closes the socket. Idempotent. What waits to be sent is dropped."""
+        """Closes the socket. Idempotent. Bytes that wait to be sent are dropped."""
         if not self.is_closed:
             self.is_closed = True
             self._forget_waiting()

@@ -16,7 +16,7 @@ _RECORDS_BYTES = 128 << 10  # received at a time: OpenSSL keeps a buffer of this
 
 
 class TlsStream(Stream):
-    """As `Stream`, with TLS between. `handshake` comes first."""
+    """A `Stream` with TLS in between. `handshake` comes first."""
 
     def __init__(
         self, connected: socket.socket, context: ssl.SSLContext, *, hostname: str | None, is_bookie: bool

@@ -1,8 +1,8 @@
-"""Unix sockets: who listens at a path, who is there, and what is left there by a process that was killed.
+"""Unix sockets: listening at a path, connecting to it, and removing leftovers of a killed process.
 
-Rules: the file of a socket is replaced only if nobody listens there; two bookies that begin at once decide that one after the
-other, under a lock on the directory. Nobody can connect before the file has its permissions. A bookie that leaves removes its
-own file, and no other one's.
+Rules: the file of a socket is replaced only if no process listens there; two bookies that begin at once decide that one
+after the other, under a lock on the directory. Nobody can connect before the file has its permissions. A bookie that
+leaves removes its own file, and no other one's.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class PathSocket(socket.socket):
         self.setblocking(False)
         self.bind(self._path)
         self._identity = _identity(self._path)
-        # Before `listen`: nobody can connect until then.
+        # Before `listen`: no client can connect until then.
         os.chmod(self._path, mode)
         self.listen(_BACKLOG)
 
     def close(self) -> None:
-        """Removes the file first: as long as this listens, nobody else takes the path."""
+        """Removes the file first: as long as this listens, no other process takes the path."""
         identity, self._identity = self._identity, None
         # It is gone, or its directory is: there is nothing to remove.
         with suppress(OSError):
@@ -76,7 +76,7 @@ class PathSocket(socket.socket):
 async def listen_at(path: str, mode: int) -> socket.socket:
     """A socket that listens there.
 
-    Raises `ConfigError` if somebody listens there, if a file is there that is not a socket, or if the system refuses."""
+    Raises `ConfigError` if a process listens there, if a file is there that is not a socket, or if the system refuses."""
     try:
         directory = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -100,7 +100,7 @@ async def _lock(directory: int, path: str) -> None:
         except BlockingIOError:
             if trio.current_time() >= deadline_s:
                 raise ConfigError(
-                    f"unix:{path}: somebody keeps the directory locked, for {_LOCK_S:g} s now: listen in another one"
+                    f"unix:{path}: another process keeps the directory locked, for {_LOCK_S:g} s now: listen in another one"
                 ) from None
             await trio.sleep(pause_s)
             pause_s *= 2
@@ -119,13 +119,13 @@ def _remove_what_is_left(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         result = asking.connect_ex(path)
-    # Connected, or so many wait that there is no room: either way somebody listens.
+    # Connected, or the queue is full: either way a process listens.
     if result in (0, errno.EAGAIN):
-        raise ConfigError(f"unix:{path}: somebody listens there already: is another bookie running?")
+        raise ConfigError(f"unix:{path}: another process listens there already: is another bookie running?")
     if result == errno.ECONNREFUSED:
         os.unlink(path)
     elif result != errno.ENOENT:
-        raise OSError(result, f"is somebody there? {os.strerror(result)}")
+        raise OSError(result, f"is a process there? {os.strerror(result)}")
 
 
 @contextmanager
@@ -146,8 +146,8 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 async def connect_to(path: str) -> socket.socket:
-    """A socket that is connected there. Raises OSError. Whoever waits for it sets the deadline: a bookie with a full backlog
-    is waited for."""
+    """A socket that is connected there. Raises OSError. The caller sets the deadline: a bookie with a full backlog is
+    awaited."""
     connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with _closed_on_error(connecting):
         connecting.setblocking(False)

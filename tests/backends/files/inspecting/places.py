@@ -11,15 +11,15 @@ import attrs
 
 from replog.abc import DropLedger, Mutation, PutBatch, SetMarks
 from replog.backends.disk import Disk
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.backends.inspection.reports import Problem
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.test_format import FIRST, PROOF, SECOND, fixed_disk
 from tests.backends.files.workload import open_small
 
-SMALL = FilesOptions(journal_file_bytes=64 << 10, spare_files=2, fill_ahead_bytes=16 << 10, entry_log_bytes=256 << 10)
+SMALL = FilesTuning(journal_file_bytes=64 << 10, spare_files=2, fill_ahead_bytes=16 << 10, entry_log_bytes=256 << 10)
 SECRET = b"a secret that nobody may see"
 
 

@@ -9,8 +9,7 @@ import pytest
 from replog.abc import Doubt, DropLedger, Mutation, PutBatch, SetMarks
 from replog.backends.files import window
 from replog.backends.files.inspecting import find_place, inspect_journal
-from replog.backends.files.inspecting.inspected_file import InspectedFile
-from replog.backends.files.inspecting.places import Place
+from replog.backends.files.inspecting.places import InspectedFile, Place
 from replog.backends.files.record import (
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
@@ -24,7 +23,7 @@ from replog.backends.files.record import (
 from replog.backends.inspection.reports import JournalFileReport, Problem, RecordReport
 from replog.errors import ConfigError, ReplogError
 from replog.testing.disk import MemoryDisk
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.inspecting.places import (
     SECRET,
     damage_of,

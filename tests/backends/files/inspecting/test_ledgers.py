@@ -15,7 +15,7 @@ from replog.backends.inspection.ledgers import Coverage, LedgerInspection
 from replog.backends.inspection.reports import Hole
 from replog.errors import EntryNotFoundError, StorageUncertainError
 from replog.protocol.digest import DigestType
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.inspecting.places import (
     QuickDisk,
     damage_of,
@@ -37,7 +37,7 @@ def looked_at(path: Path, ledger_id: int, journal: Path | None = None) -> Ledger
 
 @pytest.mark.parametrize("make", [make_filled, make_compacted])
 @pytest.mark.parametrize("is_elsewhere", [False, True], ids=["inside", "elsewhere"])
-def test_the_batches_are_those_that_are_read(tmp_path: Path, make: object, is_elsewhere: bool) -> None:
+def test_listed_batches_are_the_readable_ones(tmp_path: Path, make: object, is_elsewhere: bool) -> None:
     assert callable(make)
     path = tmp_path / "st"
     journal = tmp_path / "journal" if is_elsewhere else None
@@ -147,7 +147,7 @@ def test_log_file_is_read_when_an_index_page_is_damaged(tmp_path: Path) -> None:
     assert [problem.path for problem in damage_of([inspection.report])] == [str(index)]
 
 
-def test_an_index_that_names_another_batch(tmp_path: Path) -> None:
+def test_index_naming_another_batch_is_reported(tmp_path: Path) -> None:
     """All checksums are right, and yet it is not what the index says."""
     path = tmp_path / "st"
     open_quick(path).close()

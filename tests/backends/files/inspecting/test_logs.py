@@ -6,11 +6,11 @@ import pytest
 
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.inspecting import find_place, inspect_entry_logs, inspect_indexes
-from replog.backends.files.inspecting.inspected_file import InspectedFile
+from replog.backends.files.inspecting.places import InspectedFile
 from replog.backends.files.record import PAGE_BYTES, FileHeader, payload_checksum
 from replog.backends.inspection.reports import EntryLogReport, IndexedBatch, IndexReport, RecordReport
 from replog.protocol.batch import Batch
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.inspecting.places import (
     QuickDisk,
     damage_of,
@@ -179,9 +179,7 @@ def test_an_index_is_compared_with_its_log_file(tmp_path: Path) -> None:
     assert [each.problem for each in listed if isinstance(each, IndexedBatch) and each.problem]
 
 
-def test_an_index_is_right_when_its_log_file_is_recycled_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_is_right_when_its_log_file_is_recycled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "st"
     make_filled(path)
     journal = path / "journal"

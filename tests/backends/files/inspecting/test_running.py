@@ -23,16 +23,16 @@ WRITER = """
 import mmap, os, sys
 from replog.abc import DropLedger, PutBatch
 from replog.backends.disk import Disk
-from replog.backends.files.options import FilesOptions
+from replog.backends.files.options import FilesTuning
 from replog.backends.files.storage import open_storage
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 
 class QuickDisk(Disk):
     def fdatasync(self, fd): pass
     def sync_directory(self, path): pass
 
 path, journal, progress = sys.argv[1:]
-options = FilesOptions(
+options = FilesTuning(
     journal_file_bytes=256 << 10, journal_dir=journal, flush_bytes=256 << 10, entry_log_bytes=1 << 20, spare_files=2,
     minor_compaction_interval_s=0.05, major_compaction_interval_s=0.2, compaction_bytes_per_s=0,
 )

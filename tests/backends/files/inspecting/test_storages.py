@@ -11,7 +11,7 @@ import pytest
 from replog.abc import PutBatch
 from replog.backends.files.inspecting import find_place, inspect_storage
 from replog.errors import ConfigError, StorageIdentityError
-from replog.testing.storage_exam import make_batch
+from replog.testing.storage_conformance import make_batch
 from tests.backends.files.inspecting.places import (
     damage_of,
     flip,

@@ -14,12 +14,10 @@ and `durable_mark`. They read through a `ReadOnlyDisk`; what is in here says wha
 
 from __future__ import annotations
 
-from replog.backends.files.inspecting.entry_logs import inspect_entry_logs
-from replog.backends.files.inspecting.indexes import inspect_indexes
+from replog.backends.files.inspecting.entry_logs import inspect_entry_logs, inspect_indexes
 from replog.backends.files.inspecting.journals import inspect_journal
-from replog.backends.files.inspecting.ledgers import inspect_ledger
 from replog.backends.files.inspecting.places import Place, find_place
-from replog.backends.files.inspecting.storages import inspect_storage
+from replog.backends.files.inspecting.storages import inspect_ledger, inspect_storage
 
 __all__ = [
     "Place",

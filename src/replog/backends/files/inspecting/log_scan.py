@@ -9,12 +9,13 @@ says whether what was read was still of the old life.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 
 import attrs
 
 from replog.backends.files.directory import journal_name
-from replog.backends.files.inspecting.inspected_file import InspectedFile, Unreadable
+from replog.backends.files.inspecting.places import InspectedFile, Unreadable
 from replog.backends.files.log_file import EntryLogFile, LogFile
 from replog.backends.files.record import (
     FORMAT,
@@ -24,12 +25,16 @@ from replog.backends.files.record import (
     RecordHeader,
     RecordType,
     checksum_seed,
+    unpack_drop,
+    unpack_drop_entries,
+    unpack_epoch,
     unpack_file_header,
+    unpack_marks,
     unpack_record_header,
 )
-from replog.backends.files.scanning import Chain, FoundBatch, ScannedRecord, batches_of, find_header
+from replog.backends.files.scanning import Chain, FoundBatch, ScannedRecord, batch_places, batches_of, find_header
 from replog.backends.inspection.read_only import Progress, ignore_progress
-from replog.backends.inspection.reports import Problem
+from replog.backends.inspection.reports import MarksReport, Problem, RecordReport, report_batch
 
 _PROBLEMS_MAX = 1000  # of one file: a file with more is lost
 
@@ -125,7 +130,8 @@ class LogScan:
         return self._go_on_behind_damage(record, f"{group} is unreadable, and {proof}")
 
     def _judge_entry_log(self) -> ScannedRecord | None:
-        """As `_judge_journal`. An entry log gets its name when it is whole: nothing in it may be missing."""
+        """Judges an entry log like `_judge_journal`. An entry log gets its name when it is whole: nothing in it may be
+        missing."""
         if self._is_complete:
             if self.file.size_bytes != self.end:
                 self.report(self.end, "damage", f"{self.file.size_bytes - self.end} bytes follow its last record")
@@ -152,7 +158,7 @@ class LogScan:
             offset = found[0] + 1
 
     def _find_proof(self) -> tuple[str | None, bool]:
-        """What proves that a group which isn't whole here was durable once; and whether there is anything of it."""
+        """The proof that an incomplete group was durable once; and whether any of it exists."""
         sequence = self.chain.sequence
         following = self._next_file_sequence()
         if following is not None and sequence is not None:
@@ -282,3 +288,60 @@ def read_file_header(file: InspectedFile, number: int | None, identity: bytes | 
     if not file.is_in_place():
         return Problem(file.path, 0, "gone", "it was used again since its name was read")
     return Problem(file.path, 0, "damage", reason)
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+#
+# A record of a log file, as a report.
+
+
+_TYPE_NAMES = {int(record_type): record_type.name for record_type in RecordType}
+
+
+def report_record(path: str, record: ScannedRecord) -> RecordReport:
+    """The record, and what it holds if it is intact."""
+    offset, header, payload, is_intact = record
+    name = _TYPE_NAMES.get(header.record_type) or f"type {header.record_type}"
+    place = os.path.basename(path), offset, RECORD_HEADER_BYTES + header.length
+    report = RecordReport(*place, name, header.sequence, header.position, record.is_last_of_group, is_intact)
+    if is_intact:
+        try:
+            _describe(report, header.record_type, payload)
+        except struct.error:
+            report.fault = "its payload is too short for its type"
+    return report
+
+
+def problems_in(path: str, report: RecordReport) -> list[Problem]:
+    """The faults in the content of an intact record: then it was written so."""
+    found = [Problem(path, batch.offset, "damage", batch.problem) for batch in report.batches if batch.problem]
+    if report.fault:
+        found.append(Problem(path, report.offset, "damage", report.fault))
+    return found
+
+
+def _describe(report: RecordReport, record_type: int, payload: memoryview) -> None:
+    if record_type in (RecordType.BATCH, RecordType.RUN):
+        start = report.offset + RECORD_HEADER_BYTES
+        places = list(batch_places(payload))
+        report.batches = [report_batch(report.path, start + at, bytes(payload[at : at + size])) for at, size in places]
+        if not places or sum(batch.size_bytes for batch in report.batches) != len(payload):
+            report.fault = "it does not hold whole batches"
+        report.ledger_id = report.batches[0].ledger_id if report.batches else None
+    elif record_type == RecordType.MARKS:
+        report.ledger_id, key, fence_term, confirmed, *_ = unpack_marks(payload)
+        report.marks = MarksReport(fence_term, confirmed, key is not None)
+    elif record_type == RecordType.DROP:
+        report.ledger_id = unpack_drop(payload)
+        report.detail = "ledger deleted"
+    elif record_type == RecordType.DROP_ENTRIES:
+        report.ledger_id, stamp, first, last, stride = unpack_drop_entries(payload)
+        each = f", each {stride}th," if stride > 1 else ""
+        report.detail = f"entries {first} to {last}{each} of stamp {stamp} dropped"
+    elif record_type == RecordType.EPOCH:
+        report.detail = f"epoch {as_epoch(unpack_epoch(payload))} begins"
+
+
+def as_epoch(epoch: int) -> str:
+    """An epoch in words: a random number of 64 bits, too long for the numbers of JSON."""
+    return f"{epoch:016x}"

@@ -1,14 +1,16 @@
-"""Finds out what a path is: a storage, its journal elsewhere, one of its directories, or a single file."""
+"""Where to look, and reading what is there without leaving a trace, while somebody else may write to it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
 
 import attrs
 
 from replog.backends.directory import FORMAT_FILE, LOCK_FILE, identity_of
+from replog.backends.disk import read_all
 from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, unpack_catalog
@@ -25,12 +27,117 @@ from replog.backends.files.directory import (
     read_format,
     read_journal_cookie,
 )
-from replog.backends.files.inspecting.inspected_file import Unreadable, list_names, must_be_readable, read_whole_file
+from replog.backends.files.record import PAGE_BYTES, FileHeader, unpack_file_header
 from replog.backends.files.spares import SPARE_PREFIX
-from replog.backends.inspection.read_only import READ_ONLY
-from replog.backends.inspection.reports import Problem
-from replog.backends.inspection.vouching import Vouching, read_vouching
-from replog.errors import ConfigError
+from replog.backends.files.window import Window
+from replog.backends.inspection.read_only import READ_ONLY, Progress, ignore_progress
+from replog.backends.inspection.reports import Problem, Vouching, read_vouching
+from replog.errors import ConfigError, StorageFailedError
+from replog.runtime.disk_errors import exists, is_directory
+
+# -- inspected file ---------------------------------------------------------------------------------------------------
+#
+# A file read forward in windows without leaving a trace, while somebody else may write to it.
+
+
+class Unreadable(Exception):
+    """The system could not read a file. `offset` is where; `is_gone` if the file is not there any more."""
+
+    def __init__(self, path: str, offset: int, error: OSError) -> None:
+        super().__init__(f"it cannot be read: {error.strerror or error}")
+        self.path = path
+        self.offset = offset
+        self.reason = str(self)
+        self.is_gone = isinstance(error, FileNotFoundError)
+
+    @property
+    def problem(self) -> Problem:
+        """This, as a report. A file that is gone was recycled by a bookie that runs: that is not damage."""
+        if self.is_gone:
+            return Problem(self.path, 0, "gone", "it was removed or renamed since its name was read")
+        return Problem(self.path, self.offset, "unreadable", self.reason)
+
+
+@contextmanager
+def must_be_readable() -> Iterator[None]:
+    """For what no report can do without: raises `StorageFailedError` in place of `Unreadable` and OSError."""
+    try:
+        yield
+    except Unreadable as error:
+        raise StorageFailedError(f"{error.path}: {error.reason}", "Run this as the user that owns it") from error
+    except OSError as error:
+        raise StorageFailedError(str(error), "Run this as the user that owns it") from error
+
+
+class InspectedFile(Window):
+    """A file that is open for reading, as a context. Raises `Unreadable`, from its constructor too."""
+
+    def __init__(self, path: str, progress: Progress = ignore_progress) -> None:
+        super().__init__()
+        self.path = path
+        self.name = os.path.basename(path)
+        self._progress = progress
+        try:
+            self.fd = READ_ONLY.open(path)
+        except OSError as error:
+            raise Unreadable(path, 0, error) from error
+        status = os.fstat(self.fd)
+        self.size_bytes = status.st_size
+        self._inode = (status.st_dev, status.st_ino)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the descriptor back. Idempotent."""
+        if self.fd >= 0:
+            READ_ONLY.close(self.fd)
+            self.fd = -1
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes at this place (`Window.read`)."""
+        try:
+            data = read_all(READ_ONLY, self.fd, size, offset)
+        except OSError as error:
+            raise Unreadable(self.path, offset, error) from error
+        self._progress(len(data))
+        return data
+
+    def file_header(self) -> FileHeader | None:
+        """The header page of a journal file or an entry log, as it is now, or None if there is none."""
+        return unpack_file_header(self.read(0, PAGE_BYTES))
+
+    def is_in_place(self) -> bool:
+        """True while the path leads to this file: it wasn't renamed or removed."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._inode
+
+
+def read_whole_file(path: str) -> bytes:
+    """A file's bytes. Raises `Unreadable`."""
+    with InspectedFile(path) as file:
+        return file.read(0, file.size_bytes)
+
+
+def list_names(path: str) -> list[str]:
+    """The names in a directory, sorted; [] if there is none. Raises `Unreadable`."""
+    try:
+        return READ_ONLY.names(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Unreadable(path, 0, error) from error
+
+
+# -- places -----------------------------------------------------------------------------------------------------------
+#
+# Finds out what a path is: a storage, its journal elsewhere, one of its directories, or a single file.
 
 
 @attrs.frozen
@@ -121,12 +228,12 @@ def _numbered(directory: str, number_of: Callable[[str], int | None]) -> list[tu
 
 
 def find_place(path: str, journal_dir: str | None = None) -> Place:
-    """What this path is. Raises `ConfigError` if it can't be inspected, `StorageIdentityError`."""
+    """The kind of this path. Raises `ConfigError` if it can't be inspected, `StorageIdentityError`."""
     path = os.path.normpath(path)
-    if not os.path.exists(path):
-        raise ConfigError(f"{path} does not exist")
     with must_be_readable():
-        if not os.path.isdir(path):
+        if not exists(path):
+            raise ConfigError(f"{path} does not exist")
+        if not is_directory(path):
             return _around(path, journal_dir)
         names = set(list_names(path))
         if FORMAT_FILE in names:
@@ -142,7 +249,7 @@ def find_place(path: str, journal_dir: str | None = None) -> Place:
 
 def _around(path: str, journal_dir: str | None) -> Place:
     directory = os.path.dirname(path) or "."
-    if os.path.exists(f"{directory}/{JOURNAL_COOKIE}"):
+    if exists(f"{directory}/{JOURNAL_COOKIE}"):
         return attrs.evolve(_journal_elsewhere(directory), path=path, file=path)
     place = _parent_storage(directory, journal_dir)
     if place.journal is None:
@@ -154,7 +261,7 @@ def _parent_storage(directory: str, journal_dir: str | None) -> Place:
     """The storage whose journal or logs this directory is, if it is one's."""
     parent = os.path.dirname(os.path.abspath(directory))
     is_part = os.path.basename(os.path.abspath(directory)) in (JOURNAL, LOGS)
-    if is_part and os.path.exists(f"{parent}/{FORMAT_FILE}"):
+    if is_part and exists(f"{parent}/{FORMAT_FILE}"):
         return _storage(parent, journal_dir)
     return Place(directory)
 

@@ -1,1 +1,0 @@
-"""`replog bench`: a load on a cluster, measured from where its clients are."""
