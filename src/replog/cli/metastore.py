@@ -1,0 +1,204 @@
+"""`replog metastore`: the members that keep a cluster's metastore themselves, and changes of who they are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import attrs
+import trio
+import typer
+
+from replog.api.members import MEMBER_DIRECTORY
+from replog.api.reaching import reached_metastore
+from replog.cli.apps import App
+from replog.cli.connecting import Connection, run, takes_connection
+from replog.cli.figures import counted
+from replog.cli.output import AsJSON, Listing, emit, print_json
+from replog.errors import ConfigError
+from replog.metastores.quorum.metastore import QuorumMetastore
+from replog.metastores.quorum.questions import QuestionKind
+from replog.metastores.quorum.rescuing import Survivor, look
+from replog.metastores.quorum.rescuing import rescue as rescue_member
+from replog.registry import Registry
+
+app = App(no_args_is_help=True)
+
+_STATUS_TIMEOUT_S = 5.0
+_CHANGE_TIMEOUT_S = 60.0
+_COLUMNS = (("member", -16), ("address", -24), ("role", -10), ("behind", 7), ("term", 5), ("where", -1))
+
+Member = Annotated[str, typer.Argument(metavar="MEMBER", help="Its address, its name, or how this begins.")]
+Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the new member is reached.")]
+
+
+@asynccontextmanager
+async def _metastore(connection: Connection) -> AsyncIterator[QuorumMetastore]:
+    if connection.directories:
+        raise ConfigError(
+            "--dir is for an embedded log: name a metastore of members with --metastore quorum:HOST:PORT,..."
+        )
+    url = connection.metastore or os.environ.get("REPLOG_METASTORE")
+    if not url:
+        raise ConfigError("which metastore? Name it with --metastore quorum:HOST:PORT,... (or REPLOG_METASTORE)")
+    opened = reached_metastore(url, Registry(), connection.client_options())
+    try:
+        if not isinstance(opened, QuorumMetastore):
+            raise ConfigError(f"{url}: is not kept by members of its own: only quorum: has these commands")
+        yield opened
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _STATUS_TIMEOUT_S):
+            await opened.aclose()
+
+
+@app.command("status")
+@takes_connection
+def status(connection: Connection, for_programs: AsJSON = False) -> None:
+    """Show the members: who leads, who is behind, and how many may be lost now. Needs no majority.
+
+    Exit status 1 if no member leads, or no majority answers.
+    """
+    found = run(_status, connection)
+    leading = next((each for each in found if each.get("role") == "leader"), None)
+    if for_programs:
+        print_json({"leader": leading and leading["name"], "survives": _survives(leading), "members": found})
+    else:
+        _print_status(found, leading)
+    if _survives(leading) < 0:
+        raise typer.Exit(1)
+
+
+async def _status(connection: Connection) -> list[dict[str, Any]]:
+    async with _metastore(connection) as metastore:
+        return await metastore.status(_STATUS_TIMEOUT_S)
+
+
+def _survives(leading: Mapping[str, Any] | None) -> int:
+    return -1 if leading is None else int(leading["survives"])
+
+
+def _print_status(found: list[dict[str, Any]], leading: Mapping[str, Any] | None) -> None:
+    if leading is None:
+        emit("no member leads: nothing can be read or changed\n")
+    else:
+        emit(
+            f"cluster {leading['cluster']}  leader {leading['address']}  term {leading['term']}  "
+            f"entry {leading['committed_index']} committed\n"
+        )
+    behind = {each["name"]: each["behind"] for each in leading["members"]} if leading is not None else {}
+    listing = Listing(*_COLUMNS)
+    for each in found:
+        name = each.get("name")
+        listing.add(
+            [
+                name,
+                each["address"],
+                each.get("role"),
+                None if name not in behind or name == (leading or {}).get("name") else str(behind[name]),
+                None if "term" not in each else str(each["term"]),
+                each.get("problem") or None,
+            ]
+        )
+    spare = _survives(leading)
+    emit(f"survives the loss of: {counted(spare, 'member')}\n" if spare >= 0 else "no majority answers the leader\n")
+
+
+@app.command("add")
+@takes_connection
+def add(connection: Connection, address: Address, for_programs: AsJSON = False) -> None:
+    """Let a new member in, which was started with the others as its peers. Returns once it has everything."""
+    _change(connection, QuestionKind.ADD, {"address": address}, for_programs=for_programs)
+
+
+@app.command("remove")
+@takes_connection
+def remove(connection: Connection, member: Member, for_programs: AsJSON = False) -> None:
+    """Let a member go: it keeps no metadata any more. Its bookie stays; drain that first if it goes, too."""
+    _change(connection, QuestionKind.REMOVE, {"member": member}, for_programs=for_programs)
+
+
+@app.command("replace")
+@takes_connection
+def replace(connection: Connection, member: Member, address: Address, for_programs: AsJSON = False) -> None:
+    """Let a new member in, in the place of one that is gone or goes. Returns once it has everything."""
+    _change(connection, QuestionKind.REPLACE, {"member": member, "address": address}, for_programs=for_programs)
+
+
+def _change(connection: Connection, kind: QuestionKind, facts: Mapping[str, Any], *, for_programs: bool) -> None:
+    async def ask() -> Mapping[str, Any]:
+        async with _metastore(connection) as metastore:
+            return await metastore.administer(kind, facts, _CHANGE_TIMEOUT_S)
+
+    members = run(ask)["members"]
+    if for_programs:
+        print_json({"members": members})
+    else:
+        emit(f"{counted(len(members), 'member')}: {', '.join(sorted(members.values()))}\n")
+
+
+# -- after the loss of a majority -------------------------------------------------------------------------------------
+
+
+@app.command("rescue")
+def rescue(
+    directories: Annotated[
+        list[str],
+        typer.Argument(metavar="DIR...", help="The directory of each process that is left: as for --data or embed."),
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Make the best one a cluster of its own.")] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """Show what members that are left have, after the loss of a majority; with --force, go on with the best of them alone.
+
+    Offline: their processes must have ended. All that was decided after the last entry of the best one is lost.
+    """
+    found = sorted((look(Path(each) / MEMBER_DIRECTORY) for each in directories), reverse=True)
+    best = found[0]
+    if len({each.cluster for each in found}) > 1:
+        raise ConfigError("these directories belong to different clusters: name those of one")
+    cluster = None
+    if force:
+        run(_check_alone, found)
+        cluster = rescue_member(Path(best.directory))
+    if for_programs:
+        print_json({"found": [attrs.asdict(each) for each in found], "best": best.name, "cluster": cluster})
+        return
+    listing = Listing(
+        ("member", -16), ("address", -24), ("term", 5), ("entry", 9), ("last change", -20), ("directory", -1)
+    )
+    for each in found:
+        values = [each.name, each.address, each.last_term, each.last_index, _as_time(each.last_ms), each.directory]
+        listing.add(values)
+    if cluster is None:
+        emit(
+            f"{best.name} has most. What was decided after its entry {best.last_index} is lost if you go on with it: --force\n"
+        )
+        return
+    emit(
+        f"{best.name} is cluster {cluster} now, alone. Start its process as before; begin with empty directories on the other "
+        "machines, and let each in with: replog metastore add HOST:PORT. Then: replog ledger raise-ids, and when nothing newer "
+        "can come back: replog bookies collect-garbage --after-restore\n"
+    )
+
+
+async def _check_alone(found: list[Survivor]) -> None:
+    """Raises `ConfigError` if a member answers: two clusters would go on side by side."""
+    addresses = {address for each in found for address in (each.address, *each.others)}
+    members = Registry().open_metastore(f"quorum:{','.join(sorted(addresses))}")
+    assert isinstance(members, QuorumMetastore), "the scheme says so"
+    try:
+        answering = [each["address"] for each in await members.status(_STATUS_TIMEOUT_S) if "name" in each]
+    finally:
+        await members.aclose()
+    if answering:
+        raise ConfigError(
+            f"a member answers at {', '.join(answering)}: end it first. If a majority is left, there is nothing to rescue"
+        )
+
+
+def _as_time(ms: int | None) -> str | None:
+    return None if ms is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(ms / 1000))

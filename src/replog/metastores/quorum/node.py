@@ -1,0 +1,295 @@
+"""A member that runs: it drives the machine, writes what must be durable, applies what is committed, and answers clients.
+
+Everything but the writes to the disk happens in the trio thread. All commands that come while entries are under way become the
+next entry. Messages go to a `Network`, which may lose them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+import attrs
+import lmdb
+import trio
+
+from replog.errors import MetastoreUnavailableError, RemoteProtocolError
+from replog.metastores.quorum.callers import BusyError, Callers, NotLeaderError, UnknownOutcomeError
+from replog.metastores.quorum.frames import Rows
+from replog.metastores.quorum.overlay import OverlayRows
+from replog.metastores.quorum.store import MemberStore
+from replog.protocol.consensus.commands import Command, Outcome, encode_commands
+from replog.protocol.consensus.effects import Committed, CopyTaken, CopyWanted, Deposed, Effect, ReadsConfirmed
+from replog.protocol.consensus.groups import Group
+from replog.protocol.consensus.log import Base, Kind, LogEntry
+from replog.protocol.consensus.member import Member
+from replog.protocol.consensus.messages import Copy, Message
+from replog.protocol.consensus.outbox import Write
+from replog.protocol.consensus.registers import Registers
+from replog.runtime.entropy import current_entropy
+from replog.runtime.threads import run_in_thread
+
+T = TypeVar("T")
+
+_ENTRIES_UNDER_WAY_MAX = 2  # of commands: what comes meanwhile becomes the next entry
+_IDLE_FLUSH_S = 1.0  # after which what was applied is written, though no entry is
+_LOG_ENTRIES_MAX, _LOG_BYTES_MAX = 10_000, 16 << 20  # kept for members that lag; half of it is dropped at a time
+
+# What a member stops over, alone (B10): its disk, what it does not read, and what can't be, such as a term that has no room.
+FAILURES = (OSError, lmdb.Error, RemoteProtocolError, AssertionError, struct.error)
+
+
+class Network(Protocol):
+    """Carries messages to other members. It may lose them, and must not wait."""
+
+    def send(self, name: str, message: Message) -> None:
+        """Sends a message to the member of this name."""
+
+    async def send_copy(self, name: str, message: Copy, rows: Rows) -> None:
+        """Sends the state, and the message behind it: may wait until they have arrived."""
+
+
+@attrs.frozen
+class Timing:
+    """How long silence may last."""
+
+    heartbeat_s: float = 0.3
+    election_s: float = 1.5  # at least, and twice as long at most
+
+
+class Node:
+    """One member. Use `run` in a nursery; `change` and `read` are for clients, `receive` for the network."""
+
+    def __init__(self, name: str, store: MemberStore, network: Network, timing: Timing) -> None:
+        stored = store.load()
+        self.name = name
+        self.member = Member(name, stored.term, stored.voted_for, stored.log, commit=stored.applied)
+        self.applied = stored.applied
+        self.failure: Exception | None = None  # why it has stopped
+        self._store = store
+        self._network = network
+        self._timing = timing
+        self._rows = OverlayRows(store)
+        self._state = Registers(self._rows)
+        self._callers = Callers()
+        self._copy: Rows | None = None  # that was received, and is to be written
+        self._is_copying: set[str] = set()
+        self._wanted = trio.Event()  # something is to be written
+        self._is_proceeding = False
+
+    # -- clients ----------------------------------------------------------------------------------------------------
+
+    async def change(self, command: Command) -> tuple[Outcome, int]:
+        """Has a command committed. Returns its outcome, and the index of its entry, which the client knows from then on (Q13).
+        Raises `NotLeaderError`, `BusyError`, `UnknownOutcomeError`. If cancelled, it may be appended all the same."""
+        if self.member.leading is None or self.failure is not None:
+            await trio.lowlevel.checkpoint()
+            raise NotLeaderError(self.member.leader)
+        try:
+            waiting = self._callers.gather(command)
+        except BusyError:
+            await trio.lowlevel.checkpoint()
+            raise
+        self._proceed()
+        await waiting.ended.wait()
+        if waiting.error is not None:
+            raise waiting.error
+        assert waiting.outcome is not None, "a command that was committed has an outcome"
+        return waiting.outcome, waiting.index
+
+    async def read(self, look: Callable[[Registers], T]) -> tuple[T, int]:
+        """Looks at a state that has every change that was answered before this was called (Q10). Returns what `look` returns, and
+        the index that the state has. Raises `NotLeaderError`."""
+        probe = None if self.failure is not None else self.member.begin_read()
+        if probe is None:
+            await trio.lowlevel.checkpoint()
+            raise NotLeaderError(self.member.leader)
+        asked = self._callers.ask(probe)
+        self._proceed()
+        if not await self._callers.confirmed(asked):
+            raise NotLeaderError(self.member.leader)
+        try:
+            return look(self._state), self.applied
+        except (OSError, lmdb.Error) as error:
+            self._stop(error)
+            raise NotLeaderError(None) from error
+
+    # -- changes of the members ---------------------------------------------------------------------------------------
+
+    def learn(self, name: str) -> None:
+        """Sends the log to a name that is no member yet (`Member.learn`)."""
+        self.member.learn(name)
+        self._proceed()
+
+    def change_members(self, group: Group, addresses: Mapping[str, str]) -> None:
+        """Begins a change to this group, if it is allowed (`Member.why_no_change`)."""
+        self.member.change_members(group, addresses)
+        self._proceed()
+
+    # -- the network ------------------------------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: Message, rows: Rows | None = None) -> None:
+        """A message of another member has arrived; a `Copy` with the state that it is about."""
+        if self.failure is not None or self._copy is not None:
+            return  # as if it was lost: a copy is written first
+        try:
+            self.member.receive(sender, message)
+        except FAILURES as error:
+            # What was committed would be cut (Q5), or a term has two leaders (Q1): this member has nothing to say any more.
+            self._stop(error)
+            return
+        if any(isinstance(each, CopyTaken) for each in self.member.effects):
+            assert rows is not None, "a copy comes with its state"
+            self._copy = rows
+        self._proceed()
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs until cancelled, or until the disk fails: then raises why, and this member is silent."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._elections)
+                nursery.start_soon(self._heartbeats)
+                nursery.start_soon(self._write)
+        except BaseException as error:
+            self.failure = self.failure or (
+                error if isinstance(error, Exception) else MetastoreUnavailableError("the member was stopped")
+            )
+            raise
+        finally:
+            self._end_all()
+
+    async def _elections(self) -> None:
+        while True:
+            # Anew each time: so two members seldom stand at the same moment.
+            await trio.sleep(self._timing.election_s * (1 + current_entropy().random.random()))
+            self.member.election_timeout()
+            self._proceed()
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await trio.sleep(self._timing.heartbeat_s)
+            self.member.heartbeat_due()
+            self._proceed()
+
+    async def _write(self) -> None:
+        """Writes what has changed, one moment of the member after the other."""
+        member = self.member
+        while True:
+            if not member.outbox.is_dirty:
+                with trio.move_on_after(_IDLE_FLUSH_S):
+                    await self._wanted.wait()
+            if self.failure is not None:
+                raise self.failure
+            if not member.outbox.is_dirty and self._rows.is_empty:
+                continue
+            self._wanted = trio.Event()
+            write = member.begin_write()
+            assert write is None or isinstance(write, Write)
+            copy, applied = self._copy, self.applied
+            changes: dict[bytes, bytes | None] = self._rows.take() if copy is None else dict(copy)
+            await run_in_thread(partial(self._store.write, write, changes, applied, replaces_rows=copy is not None))
+            self._rows.written()
+            if copy is not None:
+                # Outcomes are counted again: the copy brought others. Nothing is applied before that.
+                self._copy, self._state = None, Registers(self._rows)
+            if write is not None:
+                member.written(write.number)
+            self._drop(applied)
+            self._proceed()
+
+    def _drop(self, applied: int) -> None:
+        """Drops old entries, of which the disk has the effects."""
+        log = self.member.log
+        if log.last - log.base.index > _LOG_ENTRIES_MAX or log.size_bytes > _LOG_BYTES_MAX:
+            behind = log.index_before(_LOG_ENTRIES_MAX // 2, _LOG_BYTES_MAX // 2)
+            self.member.drop(min(applied, behind))
+
+    # -- what the machine says ----------------------------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        """Performs effects, appends what has gathered, and sends, until there is nothing left to do. Within one process, a
+        message may be answered before sending it returns: then the call that is inside goes on with that."""
+        if self._is_proceeding or self.failure is not None:
+            return
+        self._is_proceeding = True
+        member = self.member
+        try:
+            while True:
+                for effect in member.take_effects():
+                    self._perform(effect)
+                self._append()
+                for name, message in member.outbox.take_sent():
+                    self._network.send(name, message)
+                if not member.effects and not member.outbox.sent:
+                    break
+        except FAILURES as error:
+            # Its disk fails, an entry that it does not know (Q20), another state than its leader's (Q19): `run` ends with that.
+            # Whoever has called is another task, maybe of the listener: it goes on (B10).
+            self._stop(error)
+        finally:
+            self._is_proceeding = False
+        if member.outbox.is_dirty:
+            self._wanted.set()
+
+    def _append(self) -> None:
+        member, callers = self.member, self._callers
+        while callers.have_gathered and member.leading is not None and len(callers.under_way) < _ENTRIES_UNDER_WAY_MAX:
+            waiting = callers.next_entry()
+            commands = [each.command for each in waiting]
+            body = encode_commands(current_entropy().time_ms(), commands, self._state.as_of)
+            callers.under_way[member.append(LogEntry(member.term, Kind.COMMANDS, body))] = waiting
+        if member.leading is None:
+            callers.refuse_gathered(NotLeaderError(member.leader))
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Committed():
+                for index, entry in enumerate(effect.entries, effect.first):
+                    self._apply(index, entry)
+            case ReadsConfirmed():
+                self._callers.confirm(effect.probe)
+            case Deposed():
+                self._callers.end_all(UnknownOutcomeError())
+            case CopyWanted():
+                if effect.name not in self._is_copying:
+                    self._is_copying.add(effect.name)
+                    self._nursery.start_soon(self._send_copy, effect.name)
+            case CopyTaken():
+                self._rows.replace()
+                self.applied = effect.base.index
+
+    def _apply(self, index: int, entry: LogEntry) -> None:
+        assert index == self.applied + 1, "entries are applied in their order, each once"
+        outcomes: Sequence[tuple[bytes, Outcome]] = ()
+        if entry.kind is Kind.COMMANDS:
+            outcomes = self._state.apply(index, entry.body)
+        self.applied = index
+        self._callers.committed(index, outcomes)
+
+    def _stop(self, error: Exception) -> None:
+        self.failure = error
+        self._end_all()
+        self._wanted.set()
+
+    def _end_all(self) -> None:
+        """This member answers nobody any more."""
+        self._callers.end_all(UnknownOutcomeError())
+        self._callers.refuse_gathered(NotLeaderError(None))
+
+    async def _send_copy(self, name: str) -> None:
+        """Sends the state as it is on this disk: it has committed entries only (Q12)."""
+        try:
+            member, term = self.member, self.member.term
+            applied, rows = await run_in_thread(self._store.state)
+            entry_term = member.log.term_at(applied)
+            leading = member.leading
+            if leading is not None and member.term == term and entry_term is not None:
+                base = Base(applied, entry_term, member.log.members_at(applied))
+                await self._network.send_copy(name, Copy(term, base, leading.probe), rows)
+        finally:
+            self._is_copying.discard(name)

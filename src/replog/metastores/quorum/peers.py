@@ -1,0 +1,83 @@
+"""The ways from one member to the others: for messages of the machine, copies of the state, and what is said before all that.
+
+Addresses come from the members' record; a name that is no member yet, from its own messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import trio
+
+from replog.metastores.quorum.channels import Channels, LostError, NotSentError
+from replog.metastores.quorum.frames import FrameKind, MemberFrame, Rows, copy_payload, pages
+from replog.metastores.quorum.node import Network
+from replog.protocol.consensus.message_codec import encode_message
+from replog.protocol.consensus.messages import Copy, Message
+
+
+class Peers(Network):
+    """Sends under one name and address, to the members of one cluster; `cluster` is "" while it belongs to none."""
+
+    def __init__(self, name: str, address: str, channels: Channels) -> None:
+        self.name = name
+        self.address = address
+        self.cluster = ""
+        self._channels = channels
+        self._addresses: dict[str, str] = {}
+        self._heard_at_s: dict[str, float] = {}
+        self._copies = 0
+
+    def address_of(self, name: str) -> str:
+        """Where this name is; "" if that is unknown."""
+        return self._addresses.get(name, "")
+
+    def know(self, addresses: Mapping[str, str]) -> None:
+        """These names are at these addresses now."""
+        self._addresses.update(addresses)
+
+    def heard(self, name: str, address: str) -> None:
+        """A message of this name has come; it says where it is."""
+        self._heard_at_s[name] = trio.current_time()
+        self._addresses.setdefault(name, address)
+
+    def silence_s(self, name: str) -> float:
+        """How long ago a message of this name came last; this member itself is never silent."""
+        if name == self.name:
+            return 0.0
+        return trio.current_time() - self._heard_at_s.get(name, -math.inf)
+
+    def send(self, name: str, message: Message) -> None:
+        """Sends a message of the machine, or loses it."""
+        if address := self.address_of(name):
+            self.say(address, FrameKind.MESSAGE, encode_message(message))
+
+    async def send_copy(self, name: str, message: Copy, rows: Rows) -> None:
+        """Sends the state in pages, a few at a time, and the message behind it; or gives it up."""
+        address = self.address_of(name)
+        if not address:
+            return
+        channel = self._channels.to(address)
+        self._copies += 1
+        count = 0
+        try:
+            for payload in pages(self._copies, rows):
+                await channel.deliver(self._frame(FrameKind.PAGE, payload))
+                count += 1
+            payload = copy_payload(self._copies, count, encode_message(message))
+            await channel.deliver(self._frame(FrameKind.COPY, payload))
+        except (NotSentError, LostError):
+            return  # the leader notices that the follower lacks entries, and sends another copy
+
+    def say(self, address: str, kind: FrameKind, payload: bytes = b"") -> None:
+        """Sends a message to whoever is at this address, or loses it."""
+        if address != self.address:
+            self._channels.to(address).post(self._frame(kind, payload))
+
+    def problem_with(self, address: str) -> str:
+        """Why this address can't be reached; "" if it can, as far as is known."""
+        return self._channels.to(address).problem
+
+    def _frame(self, kind: FrameKind, payload: bytes) -> bytes:
+        return MemberFrame(kind, self.cluster, self.name, self.address, payload).encode()

@@ -1,0 +1,192 @@
+"""The life of a member in a process: it opens its directory, finds or founds its cluster, and takes part in it until it is left.
+
+The process listens before: members need each other to begin. A member whose disk fails stops, and says so; the others go on,
+and so does the process (B10).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from replog.abc import Authenticator
+from replog.metastores.quorum.admission import Admission
+from replog.metastores.quorum.beginning import Beginning, answer
+from replog.metastores.quorum.channels import Channels, OpenTransport
+from replog.metastores.quorum.directory import MemberDirectory, named_errors, new_id
+from replog.metastores.quorum.frames import FrameKind, MemberFrame
+from replog.metastores.quorum.members import MembersBeside
+from replog.metastores.quorum.metastore import QuorumMetastore
+from replog.metastores.quorum.node import FAILURES, Node, Timing
+from replog.metastores.quorum.peers import Peers
+from replog.metastores.quorum.service import MemberService
+from replog.metastores.quorum.status import status_of, survives
+from replog.runtime.disk_errors import described
+from replog.runtime.loggers import logger
+from replog.runtime.nursery import open_service_nursery
+from replog.runtime.threads import run_in_thread
+
+_log = logger("replog.metastores.quorum")
+
+_ASK_AGAIN_S = 0.5  # to be let in
+_SAY_S = 10.0  # how often it says why it waits
+_LOOK_S = 0.1
+
+
+@attrs.frozen
+class MemberConfig:
+    """A member to run: where its files are, the address that others connect to, and those of all members."""
+
+    directory: Path
+    address: str
+    peers: tuple[str, ...]
+    timing: Timing = attrs.field(factory=Timing)
+
+
+class RunningMember:
+    """A member of this process. `service` answers others, also before `begin`."""
+
+    def __init__(
+        self, config: MemberConfig, directory: MemberDirectory, channels: Channels, nursery: trio.Nursery
+    ) -> None:
+        self._peers = Peers(directory.name, config.address, channels)
+        self.service = MemberService(self._peers, nursery)
+        self.node: Node | None = None
+        self.failure = ""  # why it has stopped
+        self._config = config
+        self._directory = directory
+        self._nursery = nursery
+        self._beside = MembersBeside(self.service, (config.address, *config.peers), channels)
+        self._refusal = ""  # why it is not let in, as the leader says
+        self.service.status = self.status
+
+    @property
+    def name(self) -> str:
+        """The member's name (Q11)."""
+        return self._directory.name
+
+    def metastore(self, *, prefix: str = "", timeout_s: float = 10.0, lease_s: float = 10.0) -> QuorumMetastore:
+        """The metastore that the members keep, for this process."""
+        return QuorumMetastore(self._beside, prefix=prefix, timeout_s=timeout_s, lease_s=lease_s)
+
+    def status(self) -> Mapping[str, Any]:
+        """The state of this member, and of the others as it knows them."""
+        return status_of(self.name, self._config.address, self._peers.cluster, self.node, self._peers, self.failure)
+
+    def statistics(self) -> dict[str, float]:
+        """Gauges of this member: whether it leads, its term, its committed index, whether it has stopped, and, of the leader,
+        how many members may be lost."""
+        node = self.node
+        if node is None:
+            return {}
+        member = node.member
+        found: dict[str, float] = {
+            "metastore_leads": member.leading is not None,
+            "metastore_term": member.term,
+            "metastore_committed_index": member.commit,
+            "metastore_stopped": bool(self.failure),
+        }
+        if (spare := survives(member, self._peers)) is not None:
+            found["metastore_survives"] = spare
+        return found
+
+    async def begin(self) -> None:
+        """Finds the cluster, or founds it with its peers, however long they take to come (Q16); then runs. Raises
+        `MetastoreError` if its disk fails."""
+        with named_errors(self._directory.path):
+            store = self._directory.store
+            cluster = await run_in_thread(lambda: store.cluster)
+            if not cluster:
+                beginning = Beginning(self._directory, self._config.peers, self._peers)
+                self.service.outside = beginning.receive
+                cluster = await beginning.run()
+            self._peers.cluster = cluster
+            node = self.node = Node(self.name, store, self._peers, self._config.timing)
+        self._know_members()
+        silence_s = 2 * self._config.timing.election_s
+        self._admission = Admission(node, self._peers, silence_s)
+        self.service.outside = self._outside
+        self.service.administer = self._admission.administer
+        self.service.node = node
+        self._nursery.start_soon(self._run, node)
+        self._nursery.start_soon(self._ask_in, node)
+
+    async def led(self) -> None:
+        """Waits until a member leads, and says every few seconds who has not come."""
+        said_at_s = trio.current_time()
+        while True:
+            if self.failure or self.node is None or self.node.member.leader is not None:
+                return
+            if trio.current_time() - said_at_s > _SAY_S:
+                said_at_s = trio.current_time()
+                _log.warning("the metastore has no leader: %s", self._who_is_missing())
+            await trio.sleep(_LOOK_S)
+
+    def _who_is_missing(self) -> str:
+        addresses = self.node.member.members.addresses.values() if self.node is not None else self._config.peers
+        others = [each for each in addresses if each != self._config.address]
+        return ", ".join(f"{each}: {self._peers.problem_with(each) or 'no answer yet'}" for each in others)
+
+    async def _run(self, node: Node) -> None:
+        try:
+            await node.run()
+        except* FAILURES as group:
+            error = group.exceptions[0]
+            reason = (described(error) if isinstance(error, Exception) else "") or repr(error)
+            self.failure = reason
+            _log.error("member %s of the metastore has stopped: %s; the others go on", self.name, reason)
+
+    # -- others -------------------------------------------------------------------------------------------------------
+
+    def _know_members(self) -> None:
+        assert self.node is not None, "it runs"
+        self._peers.know(self.node.member.members.addresses)
+
+    def _outside(self, frame: MemberFrame) -> None:
+        """A message of a process that is no member, or of one that refuses this one."""
+        node = self.node
+        assert node is not None, "it runs"
+        if frame.kind is FrameKind.REFUSED:
+            self._refusal = frame.payload.decode("utf-8", "replace")
+        elif frame.kind is FrameKind.JOIN:
+            if frame.cluster == self._peers.cluster and (
+                problem := self._admission.ask_in(frame.sender, frame.address)
+            ):
+                self._peers.say(frame.address, FrameKind.REFUSED, problem.encode())
+        else:
+            addresses = list(node.member.members.addresses.values()) or list(self._config.peers)
+            answer(frame, self._peers.cluster, addresses, self._peers)
+
+    async def _ask_in(self, node: Node) -> None:
+        """Asks to be let in while it is no member, and keeps the addresses of the others."""
+        said_at_s = trio.current_time()
+        while True:
+            self._know_members()
+            members = node.member.members
+            if self.name not in members.names:
+                for address in dict.fromkeys((*members.addresses.values(), *self._config.peers)):
+                    self._peers.say(address, FrameKind.JOIN)
+                if trio.current_time() - said_at_s > _SAY_S:
+                    said_at_s = trio.current_time()
+                    _log.warning("not a member of the metastore yet: %s", self._refusal or self._who_is_missing())
+            await trio.sleep(_ASK_AGAIN_S)
+
+
+@asynccontextmanager
+async def running_member(
+    config: MemberConfig, open_transport: OpenTransport, authenticator: Authenticator | None
+) -> AsyncIterator[RunningMember]:
+    """A member of this process, whose directory is open; `begin` has it take part. Raises `MetastoreError`."""
+    opened: list[MemberDirectory] = []
+    with contextlib.ExitStack() as stack:
+        await run_in_thread(lambda: opened.append(MemberDirectory(config.directory, new_id())))
+        stack.callback(opened[0].close)
+        async with open_service_nursery() as nursery:
+            channels = Channels(open_transport, authenticator, nursery)
+            yield RunningMember(config, opened[0], channels, nursery)

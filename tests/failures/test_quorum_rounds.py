@@ -1,0 +1,115 @@
+"""Members in processes that are killed and stopped: histories of their clients are those of single registers (Q1-Q14)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+import replog
+from tests.failures.quorum_rounds import Campaign, campaign, in_thread
+
+_ROUNDS, _LONG_ROUNDS = 2, 50
+
+
+def command(*arguments: str, lines: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "replog.cli", *arguments], capture_output=True, text=True, timeout=60, input=lines
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def failing(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "replog.cli", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode, done.stdout
+    return done.stderr
+
+
+async def announced(client: replog.Client, count: int) -> None:
+    """Waits until so many bookies are there."""
+    with trio.fail_after(60):
+        while len(await client.admin.bookies()) < count:  # noqa: ASYNC110 - bookies announce themselves
+            await trio.sleep(0.05)
+
+
+async def test_registers_are_linearizable_under_kills_and_stops(tmp_path: Path) -> None:
+    counts, wrong = await campaign(tmp_path, 1, _ROUNDS, 3)
+    assert not wrong, "\n".join(wrong)
+    assert counts["kill"] + counts["stop"] >= _ROUNDS
+    assert counts["put: answered"] > 10 * _ROUNDS
+
+
+@pytest.mark.long(is_sampled=False)
+@pytest.mark.crash
+@pytest.mark.parametrize("members", [3, 5])
+async def test_registers_are_linearizable_in_many_rounds(tmp_path: Path, members: int) -> None:
+    counts, wrong = await campaign(tmp_path, members, _LONG_ROUNDS, members)
+    assert not wrong, "\n".join(wrong)
+    assert all(counts[fault] > _LONG_ROUNDS // 5 for fault in ("kill", "stop"))
+
+
+async def test_cluster_of_three_commands_survives_a_machine(tmp_path: Path) -> None:
+    """As the page says it: three commands, a log, the status; then one machine is lost."""
+    made = Campaign(tmp_path, 3, 1)
+    url = f"quorum:{','.join(each.address for each in made.members)}"
+    async with made.running():
+        async with replog.connect(url) as client:
+            await announced(client, 3)
+            async with client.write_log("orders", quorum=replog.Quorum(3, 3, 2)) as log:
+                await log.append(b"one")
+        status = json.loads(command("metastore", "status", "--metastore", url, "--json"))
+        assert status["survives"] == 1
+        leading = next(each for each in made.members if each.address == leader_address(status))
+        await in_thread(leading.kill)
+        command("log", "append", "orders", "--metastore", url, "--quorum", "2,2,2", lines="two\n")
+        assert command("log", "read", "orders", "--metastore", url) == "one\ntwo\n"
+        status = json.loads(command("metastore", "status", "--metastore", url, "--json"))
+        assert status["survives"] == 0
+        assert "survives the loss of: no members" in command("metastore", "status", "--metastore", url)
+
+
+async def test_one_machine_goes_on_after_the_loss_of_two(tmp_path: Path) -> None:
+    """Rescue: refused while a member answers; afterwards a cluster of one, which others join with empty directories."""
+    made = Campaign(tmp_path, 3, 1)
+    url = f"quorum:{','.join(each.address for each in made.members)}"
+    async with made.running():
+        async with replog.connect(url) as client:
+            await announced(client, 1)
+            async with client.write_log("orders", quorum=replog.Quorum(1, 1, 1)) as log:
+                await log.append(b"one")
+        left = str(tmp_path / "m0")
+        await in_thread(made.members[0].kill)
+        assert "a member answers at" in failing("metastore", "rescue", left, "--force")
+        for each in made.members[1:]:
+            await in_thread(each.kill)
+        (found,) = json.loads(command("metastore", "rescue", left, "--json"))["found"]
+        assert found["address"] == made.members[0].address
+        assert "has most" in command("metastore", "rescue", left)
+        assert "is cluster" in command("metastore", "rescue", left, "--force")
+        await in_thread(made.members[0].launch)
+        alone = f"quorum:{made.members[0].address}"
+        assert command("log", "list", "--metastore", alone, "--json")
+        status = json.loads(command("metastore", "status", "--metastore", alone, "--json"))
+        assert [each["address"] for each in status["members"]] == [made.members[0].address]
+        shutil.rmtree(tmp_path / "m1" / "metastore")
+        await in_thread(made.members[1].launch)
+        command("metastore", "add", made.members[1].address, "--metastore", alone)
+        status = json.loads(command("metastore", "status", "--metastore", alone, "--json"))
+        assert {each["address"] for each in status["members"]} == {each.address for each in made.members[:2]}
+        # Who comes back with the old disk belongs to another cluster, and stays outside.
+        await in_thread(made.members[2].launch)
+        assert json.loads(command("metastore", "status", "--metastore", alone, "--json"))["survives"] == 0
+
+
+def leader_address(status: dict[str, object]) -> str:
+    members = status["members"]
+    assert isinstance(members, list)
+    return str(next(each["address"] for each in members if each.get("role") == "leader"))

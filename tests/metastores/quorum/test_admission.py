@@ -1,0 +1,49 @@
+"""Administrators who wait for a process that does not come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from replog.errors import ConfigError
+from replog.metastores.quorum import admission, channels
+from replog.metastores.quorum.questions import QuestionKind
+from tests.metastores.quorum.members import Members, members_of
+
+
+async def add(members: Members, address: str) -> None:
+    async with members.client() as client:
+        with pytest.raises(ConfigError, match=r"was not let in within .* nobody there has asked to be let in yet"):
+            await client.administer(QuestionKind.ADD, {"address": address}, 10)
+
+
+async def test_two_who_wait_for_one_process_are_told_that_it_did_not_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one is who asks again after a lost answer. Neither ends the leader's process."""
+    monkeypatch.setattr(admission, "_PATIENCE_S", 0.5)
+    async with members_of(tmp_path, "tcp") as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(add, members, members.addresses[3])
+            await trio.sleep(0.1)
+            nursery.start_soon(add, members, members.addresses[3])
+        assert len(members.running) == 3
+        await client.create("a", b"")
+
+
+async def test_administrator_waits_for_longer_than_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader's reason comes late, and does arrive: it is not asked anew every moment."""
+    monkeypatch.setattr(admission, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(channels, "ANSWER_S", 0.3)
+    async with members_of(tmp_path, "tcp") as members:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        await add(members, members.addresses[3])
+
+
+def test_a_leader_answers_before_an_administrator_gives_up() -> None:
+    assert admission._PATIENCE_S < channels.CHANGE_OF_MEMBERS_S

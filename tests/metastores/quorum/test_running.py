@@ -1,0 +1,184 @@
+"""Members that are reached by a transport, as in processes: they begin, lose disks, are added and let go; and their clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from replog.errors import ConfigError, KeyExistsError, MetastoreError, MetastoreUnavailableError
+from replog.metastores.quorum import asking
+from replog.metastores.quorum.directory import MemberDirectory
+from replog.metastores.quorum.questions import QuestionKind
+from replog.protocol.consensus.messages import Append
+from tests.kit import until
+from tests.metastores.quorum.members import QUICK, members_of
+
+
+@pytest.mark.parametrize("transport", ["memory", "tcp"])
+async def test_three_begin_and_serve_clients(tmp_path: Path, transport: str) -> None:
+    """Q16: all of them are members, under one cluster's id."""
+    async with members_of(tmp_path, transport) as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        version = await client.create("a/b", b"1")
+        with pytest.raises(KeyExistsError):
+            await client.create("a/b", b"1")
+        for each in members.running.values():
+            assert (await each.metastore(prefix="prod").get("a/b")).version == version
+        assert await client.children("a") == ["b"]
+        assert {word: found.value for word, found in (await client.values("a")).items()} == {"b": b"1"}
+        assert await client.put("a/b", b"2", version) > version
+        await client.delete("a/b")
+        status = await client.status(5)
+        assert [each["address"] for each in status] == sorted(members.peers)
+        assert len({each["cluster"] for each in status}) == 1
+        (leading,) = [each for each in status if each["role"] == "leader"]
+        assert leading["survives"] == 1
+
+
+async def test_cluster_begins_when_all_have_come(tmp_path: Path) -> None:
+    """Q16: two of three begin nothing, and say who is missing."""
+    async with members_of(tmp_path) as members, members.client(timeout_s=1.0) as client:
+        members.start(0, 1)
+        with pytest.raises(MetastoreUnavailableError, match="no majority of the members answers"):
+            await client.create("a", b"")
+        assert all(each.node is None for each in members.running.values())
+        members.start(2)
+        await members.are(0, 1, 2)
+
+
+async def test_wiped_disk_is_a_new_member_in_the_place_of_the_old_one(tmp_path: Path) -> None:
+    """Q11: under another name, with everything that is committed; and never a second cluster, even if it was the first peer."""
+    async with members_of(tmp_path) as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        for number in range(3):
+            before = members.running[number].name
+            await client.create(f"k{number}", b"v")
+            await members.stop(number, wiped=True)
+            members.start(number)
+            await members.are(0, 1, 2)
+            assert members.running[number].name != before
+        for number in range(3):
+            assert (await client.get(f"k{number}")).value == b"v"
+
+
+async def test_member_that_answers_is_not_replaced_by_another_with_its_address(tmp_path: Path) -> None:
+    """Q11: two processes were given one address: the second one stays outside."""
+    async with members_of(tmp_path) as members:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        names = members.names()
+        node = next(each for each in members.running.values() if each.node and each.node.member.is_ready)
+        other = next(each for each in members.running.values() if each is not node)
+        assert node.node is not None
+        for _ in range(3):
+            said = node._admission.ask_in("impostor", node._peers.address_of(other.name))
+            assert "two processes have that address" in said
+            await trio.sleep(0.2)
+        assert members.names() == names
+
+
+async def test_members_are_added_replaced_and_removed(tmp_path: Path) -> None:
+    """Q9, by commands of an administrator."""
+    async with members_of(tmp_path) as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        await client.create("a", b"v")
+        members.start(3, peers=tuple(sorted((*members.peers, members.addresses[3]))))
+        found = await client.administer(QuestionKind.ADD, {"address": members.addresses[3]}, 30)
+        assert members.addresses[3] in found["members"].values()
+        await members.are(0, 1, 2, 3)
+        members.start(4, peers=tuple(sorted((*members.peers, members.addresses[4]))))
+        await client.administer(
+            QuestionKind.REPLACE, {"member": members.addresses[0], "address": members.addresses[4]}, 30
+        )
+        await members.stop(0)
+        await members.are(1, 2, 3, 4)
+        for number in (1, 2):  # one of them may lead
+            await client.administer(QuestionKind.REMOVE, {"member": members.addresses[number]}, 30)
+            await members.stop(number)
+        await members.are(3, 4)
+        assert (await client.get("a")).value == b"v"
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "said"),
+    [
+        (QuestionKind.ADD, {"address": "m9:0"}, "a member needs a port"),
+        (QuestionKind.ADD, {"address": "memory:m0"}, "is a member's address already"),
+        (QuestionKind.REMOVE, {"member": "m9:1"}, "names no members"),
+        (QuestionKind.REMOVE, {"member": ""}, "names no members"),
+        (QuestionKind.REPLACE, {"member": "m9:1", "address": "m8:1"}, "names no members"),
+    ],
+)
+async def test_wrong_changes_are_refused(tmp_path: Path, kind: QuestionKind, facts: dict[str, str], said: str) -> None:
+    async with members_of(tmp_path) as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        names = members.names()
+        with pytest.raises(ConfigError, match=said):
+            await client.administer(kind, facts, 10)
+        assert members.names() == names
+
+
+async def test_change_that_leaves_no_majority_is_refused(tmp_path: Path) -> None:
+    async with members_of(tmp_path) as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        leading = next(number for number, each in members.running.items() if each.node and each.node.member.is_ready)
+        gone, left = sorted({0, 1, 2} - {leading})
+        leader, name = members.running[leading], members.running[gone].name
+        await members.stop(gone)
+        await until(lambda: leader._peers.silence_s(name) > 2 * QUICK.election_s, 15)
+        with pytest.raises(ConfigError, match="of the 2 members that would be left, only 1 answer"):
+            await client.administer(QuestionKind.REMOVE, {"member": members.addresses[left]}, 10)
+
+
+async def test_directory_is_opened_once(tmp_path: Path) -> None:
+    """One name in two processes would vote twice."""
+    async with members_of(tmp_path) as members:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        with pytest.raises(MetastoreError, match="open in another process"):
+            MemberDirectory(members.place(0), "x")
+
+
+async def test_member_that_meets_the_impossible_stops_alone(tmp_path: Path) -> None:
+    """Q1, B10: two leaders of one term can't be: who hears of one stops, and neither its process nor the others do."""
+    async with members_of(tmp_path) as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        leading = next(each for each in members.running.values() if each.node and each.node.member.is_ready)
+        other = next(each for each in members.running.values() if each is not leading)
+        node = leading.node
+        assert node is not None
+        node.receive(other.name, Append(node.member.term, 0, 0, (), 0, 0))
+        await until(lambda: bool(leading.failure))
+        await client.create("a", b"v")
+        status = {each["name"]: each for each in await client.status(5)}
+        assert status[leading.name]["role"] == "stopped"
+        assert "a term has one leader" in status[leading.name]["problem"]
+
+
+async def test_client_hears_of_new_members_while_it_only_asks_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All members that it was given are replaced in the end; it asked nobody but leaders."""
+    monkeypatch.setattr(asking, "_REFRESH_S", 0.05)
+    async with members_of(tmp_path) as members, members.client() as client, members.client() as administrator:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        await client.create("a", b"v")
+        for number in (3, 4):
+            members.start(number, peers=tuple(sorted((*members.peers, members.addresses[number]))))
+            await administrator.administer(QuestionKind.ADD, {"address": members.addresses[number]}, 30)
+        await trio.sleep(0.1)
+        await client.get("a")
+        assert set(client._asking.addresses) == set(members.addresses)
+        for number in (0, 1, 2):
+            await administrator.administer(QuestionKind.REMOVE, {"member": members.addresses[number]}, 30)
+            await members.stop(number)
+        assert (await client.get("a")).value == b"v"
