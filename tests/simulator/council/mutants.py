@@ -125,14 +125,14 @@ MUTANTS = (
         "swap-at-once",
         "Q8",
         "the new members count alone from the entry on",
-        1000,
+        1800,
         (Membership, "changed_to", "(self.newest, group)", "(group,)"),
     ),
     _mutant(
         "old-majority-only",
         "Q8",
         "the old members commit the change alone",
-        500,
+        0,
         (Membership, "agree", "for group in self.groups)", "for group in self.groups[:1])"),
     ),
     _mutant(
@@ -162,6 +162,18 @@ MUTANTS = (
         "a member that an entry lets go does not stand for election any more",
         0,
         (Member, "may_lead", "return log.members_index > self.commit and", "return False and"),
+    ),
+    _mutant(
+        "learners-run-ahead",
+        "Q9",
+        "a learner gets entries that are not committed",
+        0,
+        (
+            Member,
+            "_last_for",
+            "return self.log.last if name in self.members.names else self.commit",
+            "return self.log.last",
+        ),
     ),
     _mutant(
         "reads-own-copy",
@@ -233,7 +245,7 @@ MUTANTS = (
         "copy-without-outcomes",
         "Q12",
         "a copy leaves the outcomes out",
-        2000,
+        2400,
         (
             Process,
             "_send_copy",

@@ -14,11 +14,11 @@ from tests.simulator.council.world import Envelope, World
 
 
 class Script(World):
-    """A cluster in which nothing happens but what is written. Hosts are numbered from 0."""
+    """A cluster in which nothing happens but what is written. Hosts are numbered from 0; the last ones are no members yet."""
 
-    def __init__(self, size: int, together: int = 1) -> None:
+    def __init__(self, size: int, together: int = 1, *, others: int = 0) -> None:
         super().__init__(0)
-        self.hosts, self.together = size, together
+        self.hosts, self.together = size + others, together
         self.begin(size)
         self.clients = [Client()]
 
@@ -461,6 +461,41 @@ def let_go() -> None:
     world.heal()
 
 
+def learner_ahead() -> None:
+    """Q9. A learner has an entry that is not committed; its leader's disk is lost, and the lost change of another leader needs
+    the learner's vote."""
+    world = Script(3, others=1)
+    assert world.elect(0, 1, 2)
+    world.of(0).member.learn("3.0")
+    world.replicate(0, 1, 2, 3)
+    assert world.change_members(world.of(0), ("0.0", "1.0", "3.0"))
+    world.carry(world.of(0))
+    world.sync(0)
+    world.clear()
+    assert world.elect(1, 2)
+    world.of(1).member.learn("3.0")
+    world.replicate(1, 3)
+    world.clear()
+    world.wipe(1)
+    world.heal()
+
+
+def old_majority() -> None:
+    """Q8. A member that was let go, and does not know it, is elected by the old members."""
+    world = Script(3, together=4, others=2)
+    assert world.elect(2, 0, 1)
+    for name in ("3.0", "4.0"):
+        world.of(2).member.learn(name)
+    world.replicate(2, 0, 1, 3, 4)
+    world.clear()
+    assert world.change_members(world.of(2), ("2.0", "3.0", "4.0"))
+    world.carry(world.of(2))
+    world.replicate(2, 0, 3, rounds=30)
+    assert world.members.groups == (("2.0", "3.0", "4.0"),)
+    world.stop(2)
+    world.elect(0, 1)
+
+
 SCRIPTS: dict[str, Callable[[], None]] = {
     "votes-twice": two_votes,
     "vote-before-sync": forgotten_vote,
@@ -470,8 +505,10 @@ SCRIPTS: dict[str, Callable[[], None]] = {
     "old-acks-count": old_acknowledgement,
     "commit-beyond-match": late_commit,
     "two-changes": two_changes,
+    "old-majority-only": old_majority,
     "settles-early": settles_early,
     "let-go-is-silent": let_go,
+    "learners-run-ahead": learner_ahead,
     "reads-own-copy": deposed_read,
     "reads-count-any-answer": deposed_read,
     "copy-drops-suffix": late_copy,

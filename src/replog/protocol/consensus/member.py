@@ -289,15 +289,20 @@ class Member:
     def _send(self, name: str, follower: Follower) -> None:
         log, leading = self.log, self.leading
         assert leading is not None, "a leader sends"
-        previous = follower.next - 1
+        previous, last = follower.next - 1, self._last_for(name)
         if previous < log.base.index:
             self.effects.append(CopyWanted(name))
             return
         term = log.term_at(previous)
         assert term is not None, "what is sent next is in the log"
-        entries = log.entries_from(previous + 1, self._entries_max) if previous < log.last else ()
+        entries = log.entries_from(previous + 1, min(self._entries_max, last - previous)) if previous < last else ()
         # It says nothing of this disk: the follower's own is what counts.
         self._say(name, Append(self.term, previous, term, entries, self.commit, leading.probe), is_free=True)
+
+    def _last_for(self, name: str) -> int:
+        """The last entry that is sent to this name. A learner gets what is committed only: with more, its log could be newer than
+        that of everybody who may lead without this leader, and a lost change may make them need its vote (Q9)."""
+        return self.log.last if name in self.members.names else self.commit
 
     def copy_sent(self, name: str, message: Copy) -> None:
         """The state that `CopyWanted` asked for was sent, up to the base that was current when it began; this follows it."""
@@ -315,7 +320,7 @@ class Member:
             follower.matched = max(follower.matched, message.index)
             follower.next = max(follower.next, message.index + 1)
             self._try_to_commit()
-            if self.leading is leading and is_target and follower.next <= self.log.last:
+            if self.leading is leading and is_target and follower.next <= self._last_for(name):
                 self._send(name, follower)
         elif is_target:
             follower.next = max(1, min(follower.next - 1, message.index + 1))
@@ -345,7 +350,10 @@ class Member:
             self.effects.append(Committed(first, self.log.entries_from(first, index - first + 1)))
 
     def _committed_more(self) -> None:
+        assert self.leading is not None, "a leader commits by counting"
         members, index = self.members, self.log.members_index
+        for name in self.leading.learners:
+            self._send(name, self.leading.followers[name])
         if members.is_changing and index <= self.commit:
             self.append(LogEntry(self.term, Kind.SETTLE, members=members.settled()))
         elif index <= self.commit and self.name not in members.names:
@@ -396,8 +404,10 @@ class Member:
         assert self.leading is not None, "a ready member leads"
         for name in group:
             follower = self.leading.followers.get(name)
-            behind = name not in self.members.names and (follower is None or follower.matched < self.commit)
-            if behind and name != self.name:
+            # It hears of commits a message later than members do: what one message has it may lack.
+            enough = max(1, self.commit - self._entries_max + 1)
+            is_behind = follower is None or follower.matched < enough
+            if is_behind and name not in self.members.names and name != self.name:
                 return f"{name} does not have all that is committed yet"
         return ""
 
