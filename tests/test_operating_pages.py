@@ -6,6 +6,8 @@ this machine. As in the tutorial, with other comments above a block:
 | comment | block |
 |---|---|
 | `<!-- on m1 m2 -->` | its command keeps running on each of these machines |
+| `<!-- begin m1 -->` | the same, but it says nothing until other machines have done something |
+| `<!-- end m1 -->` | no block: what runs there is asked to end |
 | `<!-- off m1 -->` | no block: the machine is gone |
 | `<!-- restart m1 -->` | its first command ends what runs there, the second one runs in its place |
 """
@@ -23,8 +25,10 @@ from tests.servers.processes import HOST, free_port
 from tests.test_tutorial import WITHIN_S, Command, Terminals, commands_of
 
 PAGES = Path(__file__).parents[1] / "docs" / "how-to"
-NAMES = ("several-machines", "upgrade", "run-for-years")
-STEP = re.compile(r"^<!-- (on|off|restart|type) ?([\w ]*) -->\n(?:\n*```console\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+FOLLOWED = (("several-machines", "upgrade", "run-for-years"), ("leave-zookeeper",))
+STEP = re.compile(
+    r"^<!-- (on|begin|end|off|restart|type) ?([\w ]*) -->\n(?:\n*```console\n(.*?)^```)?", re.MULTILINE | re.DOTALL
+)
 
 
 class Machines:
@@ -50,32 +54,42 @@ class Machines:
         assert process.wait(WITHIN_S) in (0, -9)
 
     def _here(self, machine: str, command: Command) -> Command:
-        address = self._addresses.setdefault(machine, f"{HOST}:{free_port()}")
-        line = re.sub(r"m\d\.example:3181|0\.0\.0\.0:3181", address, command.line)
+        line = re.sub(r"m\d\.example:3181|0\.0\.0\.0:3181", self._address(machine), command.line)
+        line, *expected = (re.sub(r"\b(m\d):3181", self._found, each) for each in (line, *command.expected))
         for written, here in (
             ("zookeeper://m1,m2,m3/prod", f"lmdb:{self._directory}/metadata"),
             ("/var/lib/replog", str(self._directory / machine)),
+            ("/var/lib", str(self._directory)),
             ("/mnt", str(self._directory)),
             ("0.0.0.0:9181", f"{HOST}:0"),
             ("--seconds 5", "--seconds 0.2"),
         ):
             line = line.replace(written, here)
-        return Command(line, command.expected)
+        return Command(line, expected)
+
+    def _address(self, machine: str) -> str:
+        return self._addresses.setdefault(machine, f"{HOST}:{free_port()}")
+
+    def _found(self, written: re.Match[str]) -> str:
+        return self._address(written[1])
 
 
 @pytest.mark.long
-def test_the_pages_for_operators_can_be_followed(tmp_path: Path) -> None:
-    text = "\n".join((PAGES / f"{name}.md").read_text(encoding="utf-8") for name in NAMES)
+@pytest.mark.parametrize("names", FOLLOWED, ids=lambda names: names[0])
+def test_the_pages_for_operators_can_be_followed(names: tuple[str, ...], tmp_path: Path) -> None:
+    text = "\n".join((PAGES / f"{name}.md").read_text(encoding="utf-8") for name in names)
     steps = STEP.findall(text)
     assert len(steps) == text.count("<!-- ") >= 8
     with ExitStack() as stack:
         machines = Machines(tmp_path, stack)
-        for kind, names, block in steps:
+        for kind, where, block in steps:
             commands = commands_of(block)
-            for machine in names.split() or ["m1"]:
+            for machine in where.split() or ["m1"]:
                 match kind:
-                    case "on":
+                    case "on" | "begin":
                         machines.start(machine, commands[0])
+                    case "end":
+                        machines.end(machine, Command("kill PID", []))
                     case "off":
                         machines.end(machine, Command("kill -9 PID", []))
                     case "restart":

@@ -50,7 +50,7 @@ class Programs:
                     "peers": PEERS,
                     "metastore": "quorum:?timeout_s=2&lease_s=1",
                 }
-                async with replog.embed(place, **quick, **options) as client:
+                async with replog.embed(place, **(quick | options)) as client:
                     self.clients[number] = client
                     await trio.sleep_forever()
         finally:

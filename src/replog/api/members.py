@@ -68,7 +68,8 @@ def check_no_other_metadata(metadata: Path, metastore: object) -> None:
     if metadata.exists():
         raise ConfigError(
             f"{metadata} has the metadata of the ledgers here, and peers would begin an empty metastore beside it. "
-            f"Without peers, or with metastore='lmdb:{metadata}', this directory works as before"
+            f"Without peers, or with metastore='lmdb:{metadata}', this directory works as before. To have peers keep "
+            f"it: replog metastore found --from lmdb:{metadata} --data {metadata.parent} --address HOST:PORT, and move it away"
         )
     if metastore is not None and (not isinstance(metastore, str) or BackendURL.parse(metastore).scheme != _SCHEME):
         raise ConfigError(f"metastore={metastore!r} and peers: give one of them; the peers keep their own metastore")

@@ -179,7 +179,7 @@ async def client_from(
         async with replog.embed(
             directory,
             storage=storage,
-            metastore=None if connection.metastore is None else _as_it_is(connection.metastore),
+            metastore=None if connection.metastore is None else as_it_is(connection.metastore),
             options=options,
             quorum=quorum,
             placement=placement,
@@ -194,7 +194,7 @@ async def client_from(
             "where is the data? Name the metastore of running bookies with --metastore URL (or REPLOG_METASTORE), "
             "or the directory of an embedded log with --dir DIRECTORY"
         )
-    reached = replog.connect(_as_it_is(metastore), options=options, quorum=quorum, placement=placement)
+    reached = replog.connect(as_it_is(metastore), options=options, quorum=quorum, placement=placement)
     async with reached as client:
         yield client
 
@@ -203,7 +203,7 @@ async def confirm_embedded(connection: Connection) -> None:
     """Confirms the metadata of an embedded log as it is (B6a), even if it does not know the log's bookies. Raises what `embed`
     raises."""
     directory, storage = _embedded(connection, creates=False)
-    metastore = None if connection.metastore is None else _as_it_is(connection.metastore)
+    metastore = None if connection.metastore is None else as_it_is(connection.metastore)
     await confirm_embedded_metastore(directory, storage=storage, metastore=metastore)
 
 
@@ -217,7 +217,7 @@ def _embedded(connection: Connection, *, creates: bool) -> tuple[Path | list[Pat
         raise ConfigError(f"--dir: cannot be looked into: {error}") from error
 
 
-def _as_it_is(url: str) -> str:
+def as_it_is(url: str) -> str:
     """The same URL, changed so that a misspelt name does not create a directory."""
     parsed = BackendURL.parse(url)
     # Only this metastore creates missing files; and a user who writes `create` means it.

@@ -13,15 +13,20 @@ import attrs
 import trio
 import typer
 
+from replog.abc import Metastore
 from replog.api.members import MEMBER_DIRECTORY
+from replog.api.metadata_copy import check_nobody_lives, read_metadata, write_metadata
 from replog.api.reaching import reached_metastore
 from replog.cli.apps import App
-from replog.cli.connecting import Connection, run, takes_connection
+from replog.cli.connecting import Connection, as_it_is, run, takes_connection
 from replog.cli.figures import counted
 from replog.cli.output import AsJSON, Listing, emit, print_json
+from replog.config import ClientOptions
 from replog.errors import ConfigError
+from replog.metastores.quorum.addresses import normalized
+from replog.metastores.quorum.beginning import begin_with
 from replog.metastores.quorum.metastore import QuorumMetastore
-from replog.metastores.quorum.questions import QuestionKind
+from replog.metastores.quorum.questions import QuestionKind, check_prefix
 from replog.metastores.quorum.rescuing import Survivor, look
 from replog.metastores.quorum.rescuing import rescue as rescue_member
 from replog.registry import Registry
@@ -38,6 +43,14 @@ Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the new
 
 @asynccontextmanager
 async def _metastore(connection: Connection) -> AsyncIterator[QuorumMetastore]:
+    async with _any_metastore(connection) as opened:
+        if not isinstance(opened, QuorumMetastore):
+            raise ConfigError("this metastore is not kept by members of its own: only quorum: has these commands")
+        yield opened
+
+
+@asynccontextmanager
+async def _any_metastore(connection: Connection) -> AsyncIterator[Metastore]:
     if connection.directories:
         raise ConfigError(
             "--dir is for an embedded log: name a metastore of members with --metastore quorum:HOST:PORT,..."
@@ -45,10 +58,13 @@ async def _metastore(connection: Connection) -> AsyncIterator[QuorumMetastore]:
     url = connection.metastore or os.environ.get("REPLOG_METASTORE")
     if not url:
         raise ConfigError("which metastore? Name it with --metastore quorum:HOST:PORT,... (or REPLOG_METASTORE)")
-    opened = reached_metastore(url, Registry(), connection.client_options())
+    async with _closing(reached_metastore(as_it_is(url), Registry(), connection.client_options())) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _closing(opened: Metastore) -> AsyncIterator[Metastore]:
     try:
-        if not isinstance(opened, QuorumMetastore):
-            raise ConfigError(f"{url}: is not kept by members of its own: only quorum: has these commands")
         yield opened
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _STATUS_TIMEOUT_S):
@@ -138,6 +154,64 @@ def _change(connection: Connection, kind: QuestionKind, facts: Mapping[str, Any]
         print_json({"members": members})
     else:
         emit(f"{counted(len(members), 'member')}: {', '.join(sorted(members.values()))}\n")
+
+
+# -- from another metastore, and to one ----------------------------------------------------------------------------------
+
+
+@app.command("found")
+def found(
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="The metastore to leave, as for --metastore.")],
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The directory of the process, as for --data or embed.")],
+    address: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where peers will reach this process.")],
+    prefix: Annotated[str, typer.Option(help="What all keys begin with, as in quorum:m1:3181/PREFIX.")] = "",
+    for_programs: AsJSON = False,
+) -> None:
+    """Begin a cluster with the metadata of another metastore: of one member, which lets others in.
+
+    Offline: all processes must have ended. The other metastore is not changed.
+    """
+    member = normalized(address)
+    check_prefix(prefix)
+    keys = run(_read_dead, source)
+    placed = {f"{prefix}/{key}" if prefix else key: value for key, value in keys.items()}
+    cluster = begin_with(data / MEMBER_DIRECTORY, member, placed)
+    if for_programs:
+        print_json({"cluster": cluster, "keys": len(keys)})
+        return
+    emit(
+        f"{member} is cluster {cluster} now, alone, with {counted(len(keys), 'key')}. Start its process with "
+        f"--peers; start the others, and let each in with: replog metastore add HOST:PORT. Nothing may use {source} any more\n"
+    )
+
+
+async def _read_dead(source: str) -> dict[str, bytes]:
+    async with _closing(reached_metastore(as_it_is(source), Registry(), ClientOptions())) as opened:
+        await check_nobody_lives(opened)
+        return await read_metadata(opened)
+
+
+@app.command("save")
+@takes_connection
+def save(
+    connection: Connection,
+    target: Annotated[str, typer.Argument(metavar="URL", help="An empty metastore, such as lmdb:./saved.")],
+    for_programs: AsJSON = False,
+) -> None:
+    """Copy the metadata, as of one moment, to another metastore. Whoever writes should have ended."""
+
+    async def copy() -> int:
+        async with _any_metastore(connection) as source:
+            keys = await read_metadata(source)
+        async with _closing(reached_metastore(target, Registry(), connection.client_options())) as opened:
+            await write_metadata(opened, keys)
+        return len(keys)
+
+    copied = run(copy)
+    if for_programs:
+        print_json({"keys": copied})
+    else:
+        emit(f"{counted(copied, 'key')} copied to {target}\n")
 
 
 # -- after the loss of a majority -------------------------------------------------------------------------------------

@@ -1,12 +1,19 @@
-"""A process that belongs to no cluster: it asks its peers until one has a cluster, or all of them begin one (Q16)."""
+"""A process that belongs to no cluster: it asks its peers until one has a cluster, or all of them begin one (Q16).
+
+Or it begins one alone, offline, with the keys of another metastore; others are let in then.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import trio
 
-from replog.metastores.quorum.directory import MemberDirectory, new_id
+from replog.errors import ConfigError
+from replog.metastores.quorum.directory import MemberDirectory, named_errors, new_id
 from replog.metastores.quorum.frames import FrameKind, MemberFrame
 from replog.metastores.quorum.peers import Peers
 from replog.protocol.consensus.founding import (
@@ -17,7 +24,9 @@ from replog.protocol.consensus.founding import (
     decode_founding,
     encode_founding,
 )
+from replog.protocol.consensus.groups import Membership
 from replog.protocol.consensus.log import Base
+from replog.protocol.consensus.registers import first_rows
 from replog.runtime.loggers import logger
 from replog.runtime.threads import run_in_thread
 
@@ -95,3 +104,18 @@ def answer(frame: MemberFrame, cluster: str, addresses: list[str], peers: Peers)
     said = answer_of_member(cluster, addresses, decode_founding(frame.payload))
     if said is not None:
         peers.say(frame.address, FrameKind.FOUNDING, encode_founding(said))
+
+
+def begin_with(path: Path, address: str, keys: Mapping[str, bytes]) -> str:
+    """Makes this directory's member a cluster of its own that has these keys, durably and in one step, and returns its id.
+
+    Waits for the disk. Raises `ConfigError` if it belongs to a cluster, `MetastoreError`."""
+    with closing(MemberDirectory(path, new_id())) as opened, named_errors(path):
+        if opened.store.cluster or opened.store.offers:
+            raise ConfigError(
+                f"nothing was changed: the member in {path} belongs to a cluster, or has begun one with its peers"
+            )
+        cluster = new_id()
+        members = Membership(((opened.name,),), {opened.name: address})
+        opened.store.put_cluster(cluster, Base(1, 1, members), rows=first_rows(keys))
+        return cluster

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import lmdb
@@ -100,24 +100,41 @@ class MemberStore:
         """Gives this directory its name, durably."""
         self._put_facts({_NAME: name.encode()}, is_synced=True)
 
-    def put_cluster(self, cluster: str, base: Base | None, name: str = "") -> None:
-        """From now on this belongs to a cluster, durably: to one that begins with this base, or to one that will send its
-        state; under another name, if one is given."""
+    def put_cluster(
+        self, cluster: str, base: Base | None, name: str = "", rows: Mapping[bytes, bytes] | None = None
+    ) -> None:
+        """From now on this belongs to a cluster, durably: to one that begins with this base and these rows, or to one that will
+        send its state; under another name, if one is given."""
         facts = {_CLUSTER: cluster.encode()} | ({_NAME: name.encode()} if name else {})
         if base is not None:
             facts[_BASE] = encode_base(base)
-        self._put_facts(facts)
+        self._put_facts(facts | {_ROW + row: value for row, value in (rows or {}).items()})
 
     def _fact(self, key: bytes) -> bytes:
         with self._map.gate, self._map.environment.begin() as transaction:
             return bytes(transaction.get(key, b""))
 
     def _put_facts(self, facts: Mapping[bytes, bytes], *, is_synced: bool = False) -> None:
-        with self._map.writing, self._map.environment.begin(write=True) as transaction:
+        def put(transaction: lmdb.Transaction) -> None:
             for key, value in facts.items():
                 transaction.put(key, value)
-            self._advance(transaction)
+
+        self._commit(put)
         self._mark.put(self._position, is_synced=is_synced)
+
+    def _commit(self, change: Callable[[lmdb.Transaction], None]) -> None:
+        """Makes a change durable, in as many tries as the map has to grow."""
+        while True:
+            position = self._position
+            try:
+                with self._map.writing, self._map.environment.begin(write=True) as transaction:
+                    change(transaction)
+                    self._advance(transaction)
+                return
+            except lmdb.MapFullError:
+                self._position = position
+                if not self._map.grow():
+                    raise
 
     def _advance(self, transaction: lmdb.Transaction) -> None:
         self._position += 1
@@ -128,25 +145,21 @@ class MemberStore:
     def write(self, write: Write | None, changes: Changes, applied: int, *, replaces_rows: bool = False) -> None:
         """Makes one moment durable. With `replaces_rows` the changes are all rows that there are. Raises `lmdb.Error`, OSError:
         then it may be on the disk or not, and the member must stop."""
-        while True:
-            try:
-                with self._map.writing, self._map.environment.begin(write=True) as transaction:
-                    if write is not None:
-                        _put_log(transaction, write)
-                    if replaces_rows:
-                        _delete_from(transaction, _ROW, _ROW)
-                    for row, value in changes.items():
-                        if value is None:
-                            transaction.delete(_ROW + row)
-                        else:
-                            transaction.put(_ROW + row, value)
-                    transaction.put(_APPLIED, _NUMBER.pack(applied))
-                    self._advance(transaction)
-                self._mark.put(self._position)
-                return
-            except lmdb.MapFullError:
-                if not self._map.grow():
-                    raise
+
+        def change(transaction: lmdb.Transaction) -> None:
+            if write is not None:
+                _put_log(transaction, write)
+            if replaces_rows:
+                _delete_from(transaction, _ROW, _ROW)
+            for row, value in changes.items():
+                if value is None:
+                    transaction.delete(_ROW + row)
+                else:
+                    transaction.put(_ROW + row, value)
+            transaction.put(_APPLIED, _NUMBER.pack(applied))
+
+        self._commit(change)
+        self._mark.put(self._position)
 
     def get(self, row: bytes) -> bytes | None:
         """A row as it was last written."""

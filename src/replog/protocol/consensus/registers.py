@@ -14,7 +14,7 @@ the same: nothing here uses a time or a random number that is not in an entry.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Protocol
 
@@ -202,6 +202,17 @@ class Registers:
 
     def _put_number(self, row: bytes, number: int) -> None:
         self._rows.put(row, _NUMBER.pack(number))
+
+
+def first_rows(keys: Mapping[str, bytes]) -> dict[bytes, bytes]:
+    """The rows of a state that begins with these keys, and in which nothing has happened yet."""
+    rows: dict[bytes, bytes] = {}
+    total = 0
+    for version, (key, value) in enumerate(keys.items(), 1):
+        row = key_row(key)
+        rows[row] = _NUMBER.pack(version) + value
+        total += _hash(row, version, value)
+    return rows | {VERSION_ROW: _NUMBER.pack(len(keys)), SUM_ROW: _NUMBER.pack(total % _SUMS)}
 
 
 def _hash(row: bytes, version: int, value: bytes) -> int:
