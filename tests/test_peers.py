@@ -12,7 +12,7 @@ import trio
 import replog
 from replog.abc import Authenticator, Metastore, MetastoreOverTransports, Transport
 from replog.config import BookieOptions
-from replog.errors import ConfigError
+from replog.errors import ConfigError, MetastoreUnavailableError
 from replog.hookspecs import Backend, BookieLeftOut, hookimpl
 from replog.metastores.memory import MemoryMetastore
 from replog.metastores.quorum.channels import Channel, NotSentError
@@ -21,6 +21,7 @@ from replog.registry import Registry
 from replog.transports.tcp import TcpTransport
 from tests.kit import until
 from tests.servers.processes import HOST, free_port
+from tests.transports.tcp.credentials import Authority
 
 PEERS = ("memory:m0", "memory:m1", "memory:m2")
 SOON_S = 20.0
@@ -235,4 +236,37 @@ async def test_members_prove_who_they_are_on_the_bookie_s_port(tmp_path: Path) -
         stranger = Channel(addresses[0], registry.open_transport, None, nursery)
         with pytest.raises(NotSentError, match="authentication"):
             await stranger.ask(MetastorePurpose.CLIENT, b"", lambda: None)
+        nursery.cancel_scope.cancel()
+
+
+async def test_members_speak_tls_with_the_files_of_the_bookie_s_listener(tmp_path: Path) -> None:
+    """Mutual TLS: a member shows the bookie's certificate to the others, and who has none is let in nowhere."""
+    authority = Authority(tmp_path, "authority")
+    files = f"tls_certificate_file={authority.sign(HOST)}&tls_ca_file={authority.file}"
+    addresses = [f"{HOST}:{free_port()}" for _ in range(3)]
+
+    async def serve_one(number: int, task_status: trio.TaskStatus[None]) -> None:
+        options = BookieOptions(listen=(f"tcp:{addresses[number]}?{files}",))
+        config = replog.BookieConfig(
+            directory=str(tmp_path / str(number)),
+            peers=tuple(addresses),
+            options=options,
+            client=replog.ClientOptions(transports=(f"tcp:?{files}",)),
+        )
+        async with replog.serve_bookie(config):
+            task_status.started()
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as starting:
+            for number in range(3):
+                starting.start_soon(nursery.start, serve_one, number)
+        url = f"quorum:{','.join(addresses)}"
+        with trio.fail_after(SOON_S):
+            known = replog.ClientOptions(transports=(f"tcp:?{files}",))
+            async with replog.connect(url, options=known) as client, client.write_log("log") as log:
+                await log.append(b"one")
+            with pytest.raises(MetastoreUnavailableError, match="speaks TLS only"):
+                async with replog.connect(f"{url}?timeout_s=1") as stranger:
+                    await stranger.logs()
         nursery.cancel_scope.cancel()

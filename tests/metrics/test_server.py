@@ -110,6 +110,19 @@ async def test_health_is_the_worst_bookies() -> None:
         assert "no space is left" in told["problems"][first.bookie_id]
 
 
+async def test_health_tells_of_the_member_of_a_metastore() -> None:
+    async with asked() as place:
+        figures = {"metastore_leads": 1.0, "metastore_term": 7.0, "metastore_stopped": 0.0, "metastore_survives": 1.0}
+        served = place.world.bookies[0].served
+        assert served is not None
+        served.beside.append(lambda: figures)
+        told = json.loads((await place.get("/health"))[2])
+        assert told["metastore"] == {"leads": 1.0, "term": 7.0, "stopped": 0.0, "survives": 1.0}
+        figures["metastore_stopped"] = 1.0
+        status, _, body = await place.get("/health")
+        assert (status, json.loads(body)["problems"].keys()) == (200, {"metastore"})
+
+
 def test_unready_states_take_no_requests() -> None:
     well = [state for state in State if metrics.Health(state).is_well]
     assert well == [State.SERVING, State.METASTORE_DOUBTED, State.READ_ONLY]

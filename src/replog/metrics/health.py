@@ -27,13 +27,25 @@ _WELL = (State.SERVING, State.READ_ONLY, State.METASTORE_DOUBTED)
 _BY_SEVERITY = (State.SERVING, State.READ_ONLY, State.METASTORE_DOUBTED, State.FAILED)
 
 
+# Of the member of a metastore in this process, as `ServedBookie.statistics` has them.
+_OF_MEMBER = (
+    "metastore_leads",
+    "metastore_term",
+    "metastore_committed_index",
+    "metastore_stopped",
+    "metastore_survives",
+)
+
+
 @attrs.frozen
 class Health:
-    """How a process with bookies is. `problems` say by the bookie's id what ails it."""
+    """How a process with bookies is. `problems` say by the bookie's id what ails it; `metastore` is what the member of a
+    metastore in this process knows, if there is one."""
 
     state: State
     bookies: Sequence[str] = ()
     problems: dict[str, str] = attrs.field(factory=dict)
+    metastore: dict[str, float] = attrs.field(factory=dict)
 
     @property
     def is_well(self) -> bool:
@@ -47,6 +59,7 @@ class Health:
             "read_only": self.state is not State.SERVING,
             "bookies": list(self.bookies),
             "problems": self.problems,
+            **({"metastore": self.metastore} if self.metastore else {}),
         }
 
 
@@ -61,6 +74,7 @@ def health_of(bookies: Iterable[ServedBookie]) -> Health:
     state = State.SERVING
     names: list[str] = []
     problems: dict[str, str] = {}
+    metastore: dict[str, float] = {}
     for each in bookies:
         server = each.server
         names.append(server.bookie_id)
@@ -69,4 +83,8 @@ def health_of(bookies: Iterable[ServedBookie]) -> Health:
             problems[server.bookie_id] = str(problem)
             # The worst state wins, in any order of the bookies.
             state = max(state, _state_of(server), key=_BY_SEVERITY.index)
-    return Health(state, names, problems)
+        figures = each.statistics()
+        metastore |= {name.removeprefix("metastore_"): figures[name] for name in _OF_MEMBER if name in figures}
+    if metastore.get("stopped"):
+        problems["metastore"] = "its member of the metastore has stopped: the log says why, and the other members go on"
+    return Health(state, names, problems, metastore)

@@ -170,3 +170,17 @@ def test_repairs_have_a_line_where_bookies_repair() -> None:
     )
     lines = [line.plain.rstrip() for line in picture(ROWS, attrs.evolve(total, figures=healing), "", View(100, 20))]
     assert lines[2] == "repairs  12 fragments lack copies  10 to fill  31.0 MiB/s copied  20s left"
+
+
+def test_members_of_a_metastore_have_a_line() -> None:
+    def row(row: Row, **figures: float) -> Row:
+        return attrs.evolve(row, figures=attrs.evolve(FIGURES, **figures))
+
+    leads = row(BUSY, metastore_leads=1.0, metastore_stopped=0.0, metastore_survives=1.0)
+    follows = row(FULL, metastore_leads=0.0, metastore_stopped=0.0)
+    assert drawn([leads, follows, NEW], View(100, 20))[2] == "metastore  led by bookie-1111aaaa  survives the loss of 1"
+    stopped = row(FULL, metastore_leads=0.0, metastore_stopped=1.0)
+    assert (
+        drawn([follows, attrs.evolve(leads, state=State.UNREACHABLE)], View(100, 20))[2] == "metastore  no member leads"
+    )
+    assert drawn([stopped], View(100, 20))[2] == "metastore  no member leads  stopped: bookie-2222aaaa"

@@ -73,6 +73,9 @@ class Figures:
     repair_fragments_rate: float | None = None
     repair_bytes_rate: float | None = None
     connections: float | None = None
+    metastore_leads: float | None = None
+    metastore_stopped: float | None = None
+    metastore_survives: float | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -115,6 +118,9 @@ _GAUGES = (
     "damaged_batches",
     "repair_under_replicated",
     "repair_fragments_left",
+    "metastore_leads",
+    "metastore_stopped",
+    "metastore_survives",
 )
 # Sums over a cluster. Not its ledgers, because each is on several bookies.
 _SUMMED = (

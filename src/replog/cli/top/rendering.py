@@ -86,6 +86,8 @@ def picture(rows: Sequence[Row], total: Row, problem: str, view: View) -> list[T
     lines = [_title(rows, view), _totals(total, view)]
     if total.figures.repair_under_replicated is not None:
         lines.append(_repairs(total))
+    if any(row.figures.metastore_leads is not None for row in rows):
+        lines.append(_metastore(rows))
     if problem:
         lines.append(Text(f"who is announced is not known: {problem}", style="bold red"))
     columns = chosen(_COLUMNS, view.width - _NAME_WIDTH - GAP - _STATE_WIDTH)
@@ -127,6 +129,23 @@ def _totals(total: Row, view: View) -> Text:
     space = view.width - len(line.plain) - 2
     if view.is_unicode and space >= _SPARK_WIDTH and any(total.history):
         line.append("  " + sparkline(total.history, min(2 * _SPARK_WIDTH, space)), style="cyan")
+    return line
+
+
+def _metastore(rows: Sequence[Row]) -> Text:
+    """The members of a metastore in the bookies' processes: who leads, how many may be lost, and who has stopped."""
+    line = Text("metastore", style="dim")
+    names = _names(rows)
+    led = next((row for row in rows if row.figures.metastore_leads and row.state is not State.UNREACHABLE), None)
+    if led is None:
+        line.append("  no member leads", style="bold red")
+    else:
+        spare = led.figures.metastore_survives or 0
+        line.append(f"  led by {names[led.bookie_id]}")
+        line.append(f"  survives the loss of {spare:.0f}", style="green" if spare >= 1 else "bold yellow")
+    stopped = [names[row.bookie_id] for row in rows if row.figures.metastore_stopped]
+    if stopped:
+        line.append(f"  stopped: {', '.join(stopped)}", style="bold red")
     return line
 
 
