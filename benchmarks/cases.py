@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import bursts, compression, faces, footprint, loads, memory, raw, repair, users
+from benchmarks import bursts, compression, faces, footprint, loads, memory, raw, repair, threads, users
 from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
@@ -106,6 +106,7 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     "memory": memory_use,
     "footprint": footprint.footprint,
     **faces.CASES,
+    **threads.CASES,
     **storage.CASES,
     **remote.CASES,
     **metastore.CASES,
@@ -130,6 +131,7 @@ ALONE = {
     "memory",
     "footprint",
     *faces.CASES,
+    *threads.CASES,
     *storage.CASES,
     *remote.CASES,
     *metastore.CASES,
@@ -196,6 +198,7 @@ COMPARISONS = (
     Comparison("memory", "3 bookies, peak memory", "3", "3", "peak_mib", "limit_mib", "MiB", 1.0, at_least=False),
     Comparison("memory", "  its growth", "3", "3", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
     *faces.COMPARISONS,
+    *threads.COMPARISONS,
     *footprint.COMPARISONS,
     *storage.COMPARISONS,
     *remote.COMPARISONS,

@@ -6,7 +6,9 @@ program's thread has it, and waits for replog, would wait without end.
 Rules:
 - Calls are made in the order in which they were put here, each once, and none is lost: calls that come too late for the
   trio run are made right after it.
-- `put` takes no lock. A signal handler may raise in it: then the call is made with the next one.
+- `put` takes no lock. A signal handler may raise in it: then the call is made with the next one, or when a caller that waits for
+  long wakes the trio thread.
+- Calls that are put while the trio thread is awake need no wake-up of their own: one is enough for all of them.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ class ThreadCalls:
     def __init__(self) -> None:
         self._calls: deque[Callable[[], object]] = deque()
         self._has_ended = False  # no call is made any more
+        self._is_waking = False  # a byte was sent, and the trio thread has not looked at the calls since
         self._waking: socket.socket | None = None  # gets a byte when there are calls
         self._woken: socket.socket | None = None  # has these bytes
 
@@ -49,10 +52,19 @@ class ThreadCalls:
         # Looked at afterwards: what comes after the last look of the trio thread is not made.
         if self._has_ended:
             return False
-        assert self._waking is not None, "the trio run has begun"
-        with suppress(OSError):  # there are bytes enough, or the run has just ended and makes the call as its last one
-            self._waking.send(b"\0")
+        # The trio thread resets this before it looks at the calls: so it sees what was put before this was found set.
+        if not self._is_waking:
+            self._is_waking = True
+            self.wake()
         return True
+
+    def wake(self) -> None:
+        """Has the trio thread look at the calls."""
+        assert self._waking is not None, "the trio run has begun"
+        with suppress(
+            OSError
+        ):  # there are bytes enough, or the run has just ended and makes the calls as its last ones
+            self._waking.send(b"\0")
 
     async def make(self) -> None:
         """Makes calls as they come, until cancelled."""
@@ -62,6 +74,7 @@ class ThreadCalls:
             with suppress(BlockingIOError):
                 while len(self._woken.recv(_WOKEN_BYTES)) == _WOKEN_BYTES:
                     pass
+            self._is_waking = False
             self._make_all()
 
     def _make_all(self) -> None:

@@ -90,7 +90,7 @@ class _Answer(Generic[Value]):
         # interrupted right after it took the lock asks again: so the lock is taken only where nothing has come yet, and kept.
         return self._is_given or (self._given.acquire(timeout=timeout_s) and self._is_given)
 
-    def wait_long(self, timeout_s: float, giver: threading.Thread) -> None:
+    def wait_long(self, timeout_s: float, giver: threading.Thread, calls: ThreadCalls) -> None:
         """Waits until it is given, at most this long. Raises `ClosedError` if the thread that gives it has ended before."""
         deadline_s = monotonic() + timeout_s
         while not self.wait(_LOOK_S):
@@ -98,6 +98,7 @@ class _Answer(Generic[Value]):
                 raise closed()
             if monotonic() >= deadline_s:
                 return
+            calls.wake()  # a caller that was interrupted may not have come to it
 
     def take(self) -> Value:
         if self._error is not None:
@@ -106,6 +107,29 @@ class _Answer(Generic[Value]):
             finally:
                 self._error = None  # its traceback has this frame: no cycle, please
         return self._value
+
+
+class _Confirming(Generic[Value]):
+    """Entries on their way: their place, and later whether they are confirmed. Used in the trio thread."""
+
+    __slots__ = ("_answer", "_has_place", "_is_confirmed", "_place")
+
+    def __init__(self, answer: _Answer[tuple[Value, bool]]) -> None:
+        self._answer = answer
+        self._has_place = False
+        self._is_confirmed: bool | None = None
+
+    def has_place(self, place: Value) -> None:
+        self._place, self._has_place = place, True
+        self._answer_if_known()
+
+    def ended(self, is_confirmed: bool) -> None:
+        self._is_confirmed = is_confirmed
+        self._answer_if_known()
+
+    def _answer_if_known(self) -> None:
+        if self._has_place and self._is_confirmed is not None:
+            self._answer.succeed((self._place, self._is_confirmed))
 
 
 class _Block(Generic[Value]):
@@ -141,6 +165,9 @@ class _Block(Generic[Value]):
         if not self.left.is_started:
             self.left.cancel()
 
+    async def leave_on_error(self) -> None:
+        self.leave(on_error=True)
+
 
 class Portal:
     """A trio run in a thread of its own. Its methods may be called from any thread but those of replog's own."""
@@ -171,7 +198,7 @@ class Portal:
         process ends."""
         _check_thread()
         watched = threading.main_thread() if is_of_process else owner or threading.current_thread()
-        leave = self._leave_in_peace if is_of_process else self._leave_on_error
+        leave = self._leave_in_peace if is_of_process else _Block.leave_on_error
         block = _Block(lambda: self._serving(make, lambda: self._leave_after(watched, lambda: leave(block))))
         self._thread = threading.Thread(target=in_own_thread, args=(self._run_trio, block), name="replog blocking")
         try:
@@ -213,6 +240,38 @@ class Portal:
         answer: _Answer[Value] = _Answer()
         self._wait(answer, answer, lambda: self._soon(self._run_sync, answer, lambda: function(*args, **kwargs)))
         return answer.take()
+
+    def call_confirmed(
+        self,
+        begin: Callable[[Callable[[bool], None]], Value],
+        check: Callable[[Value], None],
+        otherwise: Callable[[], Awaitable[Value]],
+    ) -> Value:
+        """Begins to write entries, without a task for them, and waits until they are confirmed: `begin` gets what to call then,
+        and returns their place. Where it would wait, `otherwise` is called in a task instead; where they are not confirmed,
+        `check` raises the reason. If interrupted, the entries have an unknown outcome."""
+        _check_thread()
+        answer: _Answer[tuple[Value, bool]] = _Answer()
+
+        async def wait() -> tuple[Value, bool]:
+            return await otherwise(), True
+
+        def begin_at_once() -> None:
+            confirming = _Confirming(answer)
+            try:
+                if self._nursery is None:
+                    raise closed()
+                confirming.has_place(begin(confirming.ended))
+            except trio.WouldBlock:
+                self._start(answer, wait)
+            except BaseException as error:
+                answer.fail(_outside(error))  # the caller gets it
+
+        self._wait(answer, answer, lambda: self._soon(begin_at_once))
+        place, is_confirmed = answer.take()
+        if not is_confirmed:
+            self.call_sync(check, place)
+        return place
 
     # `os.fork` copies this object into a process that has no trio thread: a call there would wait without end.
     def check_process(self) -> None:
@@ -276,14 +335,14 @@ class Portal:
         the end of that."""
         try:
             begin()
-            answer.wait_long(inf, self._thread)
+            answer.wait_long(inf, self._thread, self._calls)
         except (ClosedError, ForkedError):
             raise
         except BaseException:
             if self._is_ready.wait(_FAREWELL_S):
                 with suppress(ClosedError):
                     self._soon(task.cancel)
-                    task.wait_long(_FAREWELL_S, self._thread)
+                    task.wait_long(_FAREWELL_S, self._thread, self._calls)
             raise
 
     # -- in the trio thread -----------------------------------------------------------------------------------------
@@ -319,9 +378,6 @@ class Portal:
         while owner.is_alive():  # noqa: ASYNC110 - a thread's end is not an event
             await trio.sleep(_LOOK_S)
         await leave()
-
-    async def _leave_on_error(self, block: _Block[Any]) -> None:
-        block.leave(on_error=True)
 
     async def _leave_in_peace(self, block: _Block[Any]) -> None:
         """The object opened last is left first: writers before their client."""
