@@ -12,6 +12,7 @@ import replog
 from replog import aio, api, blocking, errors, results
 from replog.aio.faces import FACES as ASYNCIO
 from replog.blocking.faces import FACES as THREADS
+from replog.runtime.faces import Face, Faces
 from tests.kit import cluster
 from tests.reference import documented, documented_attributes
 
@@ -99,18 +100,32 @@ def test_a_client_has_few_verbs_and_three_groups() -> None:
         assert public(inspect.get_annotations(getattr(replog.Client, group).fget, eval_str=True)["return"]) == verbs
 
 
+def faces_of(kind: Faces) -> dict[type, type[Face]]:
+    """All faces of a kind, by the classes that they are of."""
+    for home in kind._homes.values():
+        importlib.import_module(home)
+    return kind._face_of
+
+
+def test_faces_are_found_by_the_modules_of_their_classes() -> None:
+    """A face that is not would be imported too late: the first object of its class would come out as it is."""
+    for kind in (ASYNCIO, THREADS):
+        homes = {source.__module__: made.__module__ for source, made in faces_of(kind).items()}
+        assert homes == kind._homes
+
+
 def test_faces_have_the_shape_of_trio_classes() -> None:
     """But for leaving, which those without a block need."""
-    for face in (ASYNCIO, THREADS):
-        for source, made in face._face_of.items():
+    for kind in (ASYNCIO, THREADS):
+        for source, made in faces_of(kind).items():
             leaving = {"aclose", "close", "timeout_s"}
             assert public(source) - leaving == public(made) - leaving, made
 
 
 def test_both_faces_make_the_same_classes() -> None:
     """But for readers of a range, which are plain iterators for threads."""
-    given_by_asyncio = {each.__name__ for each in ASYNCIO._face_of} - {"LedgerRangeReader"}
-    assert given_by_asyncio == {each.__name__ for each in THREADS._face_of}
+    given_by_asyncio = {each.__name__ for each in faces_of(ASYNCIO)} - {"LedgerRangeReader"}
+    assert given_by_asyncio == {each.__name__ for each in faces_of(THREADS)}
 
 
 # -- members of classes ---------------------------------------------------------------------------------------------------

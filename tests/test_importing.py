@@ -1,8 +1,11 @@
-"""What imports cost: `import replog` changes nothing in the program that imports it, and commands import what they use.
+"""What imports cost: `import replog` changes nothing in the program that imports it; programs and commands import what they use.
 
 Memory is kept only when a program asks for it.
 """
 
+import ast
+import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -66,27 +69,146 @@ def answer_of(script: str) -> dict[str, object]:
     return answer
 
 
-def test_import_changes_nothing_in_its_host() -> None:
-    script = f"{STATE}\nbefore = state()\nimport replog\nprint(json.dumps({{'before': before, 'after': state()}}))"
+@pytest.mark.parametrize(
+    "imports", ["import replog", "from replog import *", "from replog.aio import *", "from replog.blocking import *"]
+)
+def test_import_changes_nothing_in_its_host(imports: str) -> None:
+    script = f"{STATE}\nbefore = state()\n{imports}\nprint(json.dumps({{'before': before, 'after': state()}}))"
     answer = answer_of(script)
     assert answer["after"] == answer["before"]
 
 
 def test_import_allocates_no_large_block() -> None:
-    script = (
-        "import json, tracemalloc\ntracemalloc.start()\nimport replog\nkept, peak = tracemalloc.get_traced_memory()\n"
-    )
+    script = "import json, tracemalloc\ntracemalloc.start()\nfrom replog import *\nkept, peak = tracemalloc.get_traced_memory()\n"
     answer = answer_of(f"{script}print(json.dumps({{'kept': kept, 'peak': peak}}))")
     assert int(str(answer["peak"])) - int(str(answer["kept"])) < 4 << 20
 
 
 @pytest.mark.parametrize(("asks", "is_mapped"), [("", True), ("replog.runtime.platform.keep_freed_memory()", False)])
 def test_large_blocks_are_mapped_unless_a_program_asks(asks: str, is_mapped: bool) -> None:
-    steps = f"import json, replog\n{asks}\nbefore = mapped_bytes()\nblock = bytes(8 << 20)\nafter = mapped_bytes()"
+    imports = "import json, replog.runtime.platform\nfrom replog import *"
+    steps = f"{imports}\n{asks}\nbefore = mapped_bytes()\nblock = bytes(8 << 20)\nafter = mapped_bytes()"
     answer = answer_of(f"{MAPPED}\n{steps}\nprint(json.dumps({{'before': before, 'after': after}}))")
     if answer["before"] == -1:
         pytest.skip("this C library does not count what it maps")
     assert (int(str(answer["after"])) - int(str(answer["before"])) >= 8 << 20) is is_mapped
+
+
+# -- what a program loads ---------------------------------------------------------------------------------------------------
+
+# Rooms that no client needs, and those that serve bookies.
+BESIDE = {"backup", "cli", "demo", "machine", "metrics", "repair", "spark", "testing"}
+PLUGINS = {"authentication", "backends", "metastores", "placements", "transports"}
+BOOKIES = {"bookie"}
+FACES = {"aio", "blocking"}
+
+
+@pytest.mark.parametrize(
+    ("imports", "modules_max", "unused"),
+    [
+        (
+            "import replog, replog.aio, replog.blocking, replog.results",
+            10,
+            BESIDE | PLUGINS | BOOKIES | {"client", "log"},
+        ),
+        ("from replog import ReplogError, FencedError", 20, BESIDE | PLUGINS | BOOKIES | FACES | {"client", "log"}),
+        ("from replog import connect", 175, BESIDE | PLUGINS | BOOKIES | FACES),
+        ("from replog.aio import connect", 185, BESIDE | PLUGINS | BOOKIES | {"blocking"}),
+        ("from replog.blocking import connect", 185, BESIDE | PLUGINS | BOOKIES | {"aio"}),
+        ("from replog import embed", 220, BESIDE | PLUGINS | FACES),
+    ],
+)
+def test_program_loads_only_rooms_that_it_uses(imports: str, modules_max: int, unused: set[str]) -> None:
+    """A module costs half a millisecond of each start, on an idle machine."""
+    loaded = loaded_after(imports)
+    assert rooms_of(loaded) & unused == set()
+    assert len(loaded) <= modules_max
+
+
+def loaded_after(script: str) -> set[str]:
+    """The modules of replog that a new interpreter has after this script."""
+    shown = "import json, sys\nprint(json.dumps([each for each in sys.modules if each.split('.')[0] == 'replog']))"
+    done = subprocess.run([sys.executable, "-c", f"{script}\n{shown}"], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def rooms_of(modules: set[str]) -> set[str]:
+    """The rooms of which there is more than the package: a package may name what it imports on demand."""
+    return {each.split(".")[1] for each in modules if each.count(".") > 1}
+
+
+# Prints the modules that the block imports within its contexts, for each face.
+USES = textwrap.dedent("""
+    import asyncio, contextlib, json, sys, trio
+    import replog, replog.aio, replog.blocking
+
+    async def use(client):
+        async with contextlib.AsyncExitStack() as stack:
+            log = await stack.enter_async_context(client.write_log("log"))
+            ledger = await stack.enter_async_context(client.create_ledger())
+            before = set(sys.modules)
+            await log.append(b"one")
+            await log.extend([b"two"])
+            log.push_nowait(b"three")
+            await log.flush()
+            await ledger.append(b"one")
+            late = set(sys.modules) - before
+            reader = await stack.enter_async_context(client.read_log("log"))
+            cursor = await stack.enter_async_context(client.cursor("log", "mine"))
+            before = set(sys.modules)
+            await reader.receive()
+            await cursor.receive()
+            await cursor.commit()
+            return late | (set(sys.modules) - before)
+
+    async def use_trio(path):
+        async with replog.embed(path) as client:
+            return await use(client)
+
+    async def use_asyncio(path):
+        async with replog.aio.embed(path) as client:
+            return await use(client)
+
+    def use_threads(path):
+        with contextlib.ExitStack() as stack:
+            client = stack.enter_context(replog.blocking.embed(path))
+            log = stack.enter_context(client.write_log("log"))
+            before = set(sys.modules)
+            log.append(b"one")
+            log.extend([b"two"])
+            late = set(sys.modules) - before
+            reader = stack.enter_context(client.read_log("log"))
+            before = set(sys.modules)
+            reader.receive()
+            return late | (set(sys.modules) - before)
+""")
+
+
+@pytest.mark.parametrize("call", ["trio.run(use_trio, path)", "asyncio.run(use_asyncio(path))", "use_threads(path)"])
+def test_appends_and_reads_import_nothing(call: str, tmp_path: Path) -> None:
+    """An import takes the event loop's time: all that they need is loaded once their contexts are entered."""
+    script = f"{USES}\npath = {str(tmp_path / 'wal')!r}\nprint(json.dumps({{'late': sorted({call})}}))"
+    assert answer_of(script) == {"late": []}
+
+
+@pytest.mark.parametrize("name", ["replog", "replog.api", "replog.machine", "replog.results"])
+def test_types_of_names_on_demand_are_their_values(name: str) -> None:
+    """What a type checker reads is what a program gets, and `dir` and `*` have it."""
+    package = importlib.import_module(name)
+    typed: dict[str, object] = {}
+    for node in ast.walk(ast.parse(inspect.getsource(package))):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            exec(compile(ast.Module(node.body, []), name, "exec"), typed)
+    del typed["__builtins__"]
+    assert {each: getattr(package, each) for each in typed} == typed
+    assert set(package.__all__) <= set(typed)
+    assert set(typed) <= set(dir(package))
+
+
+def test_unknown_names_on_demand_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'replog' has no attribute 'conect'$"):
+        _ = importlib.import_module("replog").conect
 
 
 @pytest.mark.parametrize(
@@ -111,3 +233,17 @@ def test_command_starts_without_imports_of_other_commands(command: str, tmp_path
     )
     done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True, cwd=tmp_path)
     assert done.stderr.endswith('{"found": []}'), done.stderr
+
+
+def test_help_imports_no_command() -> None:
+    script = (
+        "import atexit, json, os, sys\n"
+        "atexit.register(lambda: os.write(2, json.dumps([each for each in sys.modules if 'replog' in each]).encode()))\n"
+        "sys.argv = ['replog', '--help']\n"
+        "from replog.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stderr)
+    assert rooms_of(set(loaded)) <= {"cli", "errors", "runtime"}
+    assert len(loaded) <= 20

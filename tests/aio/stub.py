@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from replog import aio
-from replog.aio import client, readers, writers
+from replog.aio import administration, bookies, client, machines, readers, writers
 from tests.blocking.stub import Stub, attributes
 
 AITER = "def __aiter__(self) -> AsyncIterator"
 COROUTINES = Stub(
     package=aio,
-    modules=(client, readers, writers),
+    modules=(administration, bookies, client, machines, readers, writers),
     functions=("connect", "embed", "serve_bookie", "serve_repairs"),
     words={
         "context": "AbstractAsyncContextManager",

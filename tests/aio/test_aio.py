@@ -237,8 +237,8 @@ async def test_a_bookie_is_served_until_it_is_left(tmp_path: Path) -> None:
 
 FACES = [
     (api.Client, aio.client.Client),
-    (api.Admin, aio.client.Admin),
-    (api.Jobs, aio.client.Jobs),
+    (api.Admin, aio.administration.Admin),
+    (api.Jobs, aio.administration.Jobs),
     (LedgerWriter, aio.writers.LedgerWriter),
     (LogWriter, aio.writers.LogWriter),
     (LedgerReader, aio.readers.LedgerReader),

@@ -9,7 +9,7 @@ import pytest
 
 import replog
 from replog import aio
-from replog.aio.client import RunningMachine
+from replog.aio.machines import RunningMachine
 from tests.aio.kit import under_asyncio
 from tests.machine.counters import Counters
 

@@ -18,7 +18,7 @@ from types import ModuleType
 import attrs
 
 from replog import api, blocking
-from replog.blocking import client, readers, writers
+from replog.blocking import administration, bookies, client, machines, readers, writers
 from replog.runtime.faces import Face, Faces
 
 Verb = ast.FunctionDef | ast.AsyncFunctionDef
@@ -54,13 +54,21 @@ CLOSE = '''{verb} {a}close(self) -> None:
 GENERIC = {"RunningMachine": "(Generic[State])"}  # what the types of faces inherit
 
 
+class _Unpacked(ast.NodeTransformer):
+    """Names of packages' types without their packages: `api.Admin` is `Admin`."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        is_packages = isinstance(node.value, ast.Name) and node.value.id in ("api", "machines")
+        return ast.Name(node.attr) if is_packages else node
+
+
 @attrs.frozen
 class Stub:
     """The stub of one package of faces. `words` fill HEAD and CLOSE; `attributes` are those that objects have from their
     beginning, by the name of their face; `returned` has the types that this face returns for others."""
 
     package: ModuleType
-    modules: tuple[ModuleType, ...]  # client, readers, writers
+    modules: tuple[ModuleType, ...]  # administration, bookies, client, machines, readers, writers
     functions: tuple[str, ...]
     words: Mapping[str, str]
     attributes: Mapping[str, str]
@@ -75,20 +83,20 @@ class Stub:
     @property
     def faces(self) -> tuple[type[Face], ...]:
         """The classes, in the order of the stub."""
-        of_client, of_readers, of_writers = self.modules
+        administration, bookies, client, machines, readers, writers = self.modules
         return (
-            of_client.Client,
-            of_client.Admin,
-            of_client.Jobs,
-            of_client.Cursors,
-            of_writers.LedgerWriter,
-            of_writers.LogWriter,
-            of_readers.LedgerReader,
-            of_readers.LogReader,
-            of_readers.Cursor,
-            of_client.RunningMachine,
-            of_client.ServedBookie,
-            of_client.RemoteBookie,
+            client.Client,
+            administration.Admin,
+            administration.Jobs,
+            administration.Cursors,
+            writers.LedgerWriter,
+            writers.LogWriter,
+            readers.LedgerReader,
+            readers.LogReader,
+            readers.Cursor,
+            machines.RunningMachine,
+            bookies.ServedBookie,
+            administration.RemoteBookie,
         )
 
     def write(self) -> None:
@@ -97,15 +105,17 @@ class Stub:
 
     def text(self) -> str:
         """The whole stub, formatted."""
-        functions = []
+        functions, modules = [], set()
         for name in self.functions:
-            (node,) = ast.parse(inspect.getsource(inspect.unwrap(getattr(api, name)))).body
+            source = inspect.unwrap(getattr(api, name))
+            modules.add(source.__module__)
+            (node,) = ast.parse(inspect.getsource(source)).body
             assert isinstance(node, Verb)
             functions.append(ast.unparse(self._verb(node)))
         classes = [self._class(face) for face in self.faces]
         kind: Faces = self.faces[0]._kind
         classes_of = (base for each in (*kind._face_of, *self.faces) for base in each.__mro__)
-        modules = {api.__name__} | {each.__module__ for each in classes_of if each.__module__.startswith("replog.")}
+        modules |= {each.__module__ for each in classes_of if each.__module__.startswith("replog.")}
         names = {face.__name__ for face in self.faces} | {"Opening", *self.functions}
         # One line for a name, which two modules may import from different places.
         wanted = {line.split()[-1]: line for line in imports_of(modules) if line.split()[-1] not in names}.values()
@@ -132,7 +142,10 @@ class Stub:
             verb.args.args[1].annotation = ast.parse(wider, mode="eval").body
         docstring = ast.get_docstring(verb, clean=False)
         verb.body = [ast.Expr(ast.Constant(docstring if docstring is not None else ...))]
-        return verb
+        # Types that are named by their package are imported by the stub.
+        unpacked = _Unpacked().visit(verb)
+        assert isinstance(unpacked, Verb)
+        return unpacked
 
     def _class(self, face: type[Face]) -> str:
         source = next(trio_class for trio_class, known in face._kind._face_of.items() if known is face)
@@ -199,7 +212,7 @@ def formatted(text: str, stub: Path) -> str:
 
 THREADS = Stub(
     package=blocking,
-    modules=(client, readers, writers),
+    modules=(administration, bookies, client, machines, readers, writers),
     functions=("connect", "embed", "serve_bookie", "serve_repairs"),
     words={
         "context": "AbstractContextManager",

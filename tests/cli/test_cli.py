@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from replog import cli
-from replog.cli.commands import app
+from replog.cli.commands import _COMMANDS, _HELPS, app
 from replog.demo import command as demo_command
 from replog.errors import StorageFailedError
 from tests import forks
@@ -156,6 +156,13 @@ def test_help_is_without_types_of_flags_on_every_command(
     assert "<bool>" not in shown
 
 
+@pytest.mark.parametrize("name", _HELPS)
+def test_help_of_all_commands_begins_that_of_each(name: str) -> None:
+    """The list of commands is shown without importing them, hence has texts of its own."""
+    (command,) = (command for path, command in COMMANDS if path == (name,))
+    assert command.help.startswith(_HELPS[name])
+
+
 def test_help_lists_each_command_in_a_group(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,3 +170,4 @@ def test_help_lists_each_command_in_a_group(
     run(monkeypatch, "--help")
     titles = re.findall("─ ([A-Z][a-z ]+) ─", capsys.readouterr().out)
     assert titles == ["Options", "Try it", "Logs and ledgers", "Bookies", "What is installed"]
+    assert list(_HELPS) == list(_COMMANDS)

@@ -156,7 +156,8 @@ async def test_fenced_append_reports_confirmed_and_unknown_entries(
     raised: list[AppendFailedError] = []
     # It publishes nothing (W5): else it may learn of its fence by that, and have nothing in doubt.
     monkeypatch.setattr(
-        "replog.api.tuned", lambda given: attrs.evolve(tuned(given), explicit_last_add_confirmed_after_s=600.0)
+        "replog.api.connecting.tuned",
+        lambda given: attrs.evolve(tuned(given), explicit_last_add_confirmed_after_s=600.0),
     )
 
     async def append_until_fenced() -> None:

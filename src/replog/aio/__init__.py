@@ -9,9 +9,19 @@ trio runs as a guest of the event loop, in its thread. A cancelled call has the 
 trio object is needed or returned.
 """
 
-from replog.aio.client import Client, RunningMachine, connect, embed, serve_bookie, serve_repairs
-from replog.aio.readers import Cursor, LedgerReader, LogReader
-from replog.aio.writers import LedgerWriter, LogWriter
+from replog.runtime.on_demand import on_demand
+
+__getattr__, __dir__ = on_demand(
+    __name__,
+    {
+        "replog.aio.bookies": ["embed", "serve_bookie"],
+        "replog.aio.administration": ["serve_repairs"],
+        "replog.aio.client": ["Client", "connect"],
+        "replog.aio.machines": ["RunningMachine"],
+        "replog.aio.readers": ["Cursor", "LedgerReader", "LogReader"],
+        "replog.aio.writers": ["LedgerWriter", "LogWriter"],
+    },
+)
 
 __all__ = [
     "Client",

@@ -16,14 +16,8 @@ from replog.client.administration import (
     BookieStatistics,
 )
 from replog.client.entries import Entry, EntryBatch
-from replog.config import (
-    BookieOptions,
-    ClientOptions,
-)
-from replog.errors import (
-    ReplogError,
-    StorageError,
-)
+from replog.config import BookieOptions, ClientOptions
+from replog.errors import ReplogError, StorageError
 from replog.log.appending import AppendedLedgers
 from replog.log.compacting import CompactedLog
 from replog.log.log_options import LogOptions

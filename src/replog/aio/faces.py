@@ -65,4 +65,19 @@ def _inner(argument: Any) -> Any:
     return argument._inner if isinstance(argument, Face) else argument
 
 
-FACES = AsyncioFaces()
+FACES = AsyncioFaces(
+    {
+        "replog.api.admin": "replog.aio.administration",
+        "replog.api.client": "replog.aio.client",
+        "replog.api.cursors": "replog.aio.administration",
+        "replog.api.jobs": "replog.aio.administration",
+        "replog.bookie.serving": "replog.aio.bookies",
+        "replog.client.administration": "replog.aio.administration",
+        "replog.client.ledger_reader": "replog.aio.readers",
+        "replog.client.ledger_writer": "replog.aio.writers",
+        "replog.log.cursor": "replog.aio.readers",
+        "replog.log.log_reader": "replog.aio.readers",
+        "replog.log.log_writer": "replog.aio.writers",
+        "replog.machine.running": "replog.aio.machines",
+    }
+)

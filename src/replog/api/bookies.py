@@ -17,8 +17,7 @@ from replog.api.members import (
     check_no_other_metadata,
     process_member,
 )
-from replog.api.reaching import reached_metastore
-from replog.api.repairs import repairing_bookie
+from replog.api.reaching import close_metastore, reached_metastore
 from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
 from replog.bookie.serving import (
     ServedBookie,
@@ -39,12 +38,6 @@ from replog.runtime.event_loop import check_event_loop
 
 _METADATA_DIRECTORY = "metadata"
 _PEERS_S = 10.0  # how long a program waits for the bookies of its peers
-
-
-async def close_metastore(metastore: Metastore) -> None:
-    """Closes it, even if the task is cancelled; gives up after some seconds."""
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
-        await metastore.aclose()
 
 
 async def _enter_storage(stack: AsyncExitStack, plugins: Registry, storage: str, directory: Path) -> Storage:
@@ -231,5 +224,9 @@ async def serve_bookie(config: BookieConfig, *, registry: Registry | None = None
         )
         if kept is not None:
             bookie.beside.append(kept.member.statistics)
-        await stack.enter_async_context(repairing_bookie(bookie, metastore, plugins, options, config.client))
+        if options.repair != "off":
+            # Imported here: few bookies repair.
+            from replog.api.repairs import repairing_bookie
+
+            await stack.enter_async_context(repairing_bookie(bookie, metastore, plugins, options, config.client))
         yield bookie

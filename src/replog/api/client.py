@@ -1,4 +1,7 @@
-"""`Client`: a way to ledgers, logs, state machines and back-ups."""
+"""`Client`: a way to ledgers, logs, state machines and back-ups.
+
+Few clients use its groups of verbs and state machines. They are named by their packages, which import them at their first use.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
-from replog.api.admin import Admin
-from replog.api.cursors import Cursors
-from replog.api.jobs import Jobs
+from replog import api
+from replog import machine as machines
 from replog.api.opened import OpenClient
 from replog.client import terms
 from replog.client.ledger_reader import LedgerReader
@@ -28,7 +30,6 @@ from replog.log.log_writer import LogWriter
 from replog.log.retention import enforced, retain
 from replog.log.since import reader_since, time_ns_of
 from replog.log.takeover import lead, take_over
-from replog.machine import MachineOptions, RunningMachine, State, context_of, run_machine
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
@@ -51,23 +52,22 @@ class Client:
         self.bookies = opened.bookies
         #: Directories that are embedded without a bookie, with the error of each.
         self.left_out: Mapping[str, StorageError] = {}
-        self._admin, self._jobs, self._cursors = Admin(opened), Jobs(opened), Cursors(opened)
         self._opened = opened
 
     @property
-    def admin(self) -> Admin:
+    def admin(self) -> api.Admin:
         """Bookies, repairs and back-ups."""
-        return self._admin
+        return api.Admin(self._opened)
 
     @property
-    def jobs(self) -> Jobs:
+    def jobs(self) -> api.Jobs:
         """Ledgers that jobs add to logs, and what logs remember of jobs and producers."""
-        return self._jobs
+        return api.Jobs(self._opened)
 
     @property
-    def cursors(self) -> Cursors:
+    def cursors(self) -> api.Cursors:
         """The cursors of logs: to list, move and delete them."""
-        return self._cursors
+        return api.Cursors(self._opened)
 
     # -- ledgers ----------------------------------------------------------------------------------------------------
 
@@ -304,22 +304,22 @@ class Client:
     async def run_machine(
         self,
         name: str,
-        machine: type[State],
+        machine: type[machines.State],
         *,
         listen: str | Sequence[str] | None = None,
-        options: MachineOptions | None = None,
+        options: machines.MachineOptions | None = None,
         quorum: Quorum | None = None,
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
-    ) -> AsyncIterator[RunningMachine[State]]:
+    ) -> AsyncIterator[machines.RunningMachine[machines.State]]:
         """Runs a member of a replicated state machine, as a context: it applies the log of this name, and competes to lead it.
 
         Members reach each other where `listen` says, like "tcp:0.0.0.0:3200"; by default at a socket for this user's processes
         on this machine. Raises `ConfigError`; `UnknownCommandError` and `StateDivergedError` end the context."""
-        check_types("run_machine", options=(options, MachineOptions), quorum=(quorum, Quorum))
-        context = context_of(self._opened.ledgers, self._opened.plugins)
+        check_types("run_machine", options=(options, machines.MachineOptions), quorum=(quorum, Quorum))
+        context = machines.context_of(self._opened.ledgers, self._opened.plugins)
         written = LogOptions(quorum=quorum or self.default_quorum, password=password, digest=digest_type)
-        async with run_machine(name, machine, self, context, listen, options, written) as running:
+        async with machines.run_machine(name, machine, self, context, listen, options, written) as running:
             yield running
 
     async def trim_log(self, name: str, *, before: Position | str, ignore_cursors: bool = False) -> Position:

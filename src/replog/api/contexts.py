@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import trio
 
 from replog.abc import Metastore
 from replog.api.reaching import opened_transports
-from replog.bookie.serving import ServedBookie
 from replog.client.connections import Connections
 from replog.client.driving import ClientContext
+from replog.client.entry_writer import Completion
 from replog.client.ledger_records import LedgerRecords
 from replog.client.ledgers import Ledgers
 from replog.client.membership import Membership
 from replog.client.placing import Placing
 from replog.config.client import ClientTuning
+from replog.protocol.digest import Digest
 from replog.registry import Registry
-from replog.repair.completion import LedgerCompletion
 from replog.runtime.entropy import current_entropy
 from replog.runtime.nursery import open_service_nursery
+
+if TYPE_CHECKING:
+    from replog.bookie.serving import ServedBookie
 
 
 @asynccontextmanager
@@ -56,7 +60,7 @@ async def opened_ledgers(
         open_service_nursery() as nursery,
         client_context(metastore, plugins, options, placement, nursery) as made,
     ):
-        ledgers = Ledgers(made, options, plugins.observe, nursery, LedgerCompletion)
+        ledgers = Ledgers(made, options, plugins.observe, nursery, _completion)
 
         def ask_for_collection() -> None:
             for bookie in bookies:
@@ -65,3 +69,10 @@ async def opened_ledgers(
         # Embedded bookies can free a deleted ledger's space at once; remote ones wait for their next collection (B6).
         ledgers.deleted = ask_for_collection
         yield ledgers, nursery
+
+
+def _completion(key: bytes, digest: Digest, context: ClientContext, options: ClientTuning) -> Completion:
+    # Imported here: only ledgers whose copies are guaranteed (W8) need it, before their writer's context is entered.
+    from replog.repair.completion import LedgerCompletion
+
+    return LedgerCompletion(key, digest, context, options)

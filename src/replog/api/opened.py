@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
-from replog.bookie.serving import ServedBookie
 from replog.client.ledgers import Ledgers
 from replog.log.cursor_catalog import CursorCatalog
 from replog.log.log_driver import LogDriver
 from replog.log.log_records import LogRecords
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
-from replog.repair.repairer import Repairer
+
+if TYPE_CHECKING:
+    from replog.bookie.serving import ServedBookie
+    from replog.repair.repairer import Repairer
 
 
 class OpenClient:
@@ -34,7 +37,7 @@ class OpenClient:
         self._ledgers, self._logs = ledgers, LogRecords(ledgers)
         self._log_driver = LogDriver(ledgers, self._logs)
         self._cursors = CursorCatalog(ledgers, self._logs)
-        self._repairer = Repairer(ledgers.context, ledgers.options, ledgers.observe)
+        self._repairer: Repairer | None = None
 
     @property
     def ledgers(self) -> Ledgers:
@@ -64,6 +67,11 @@ class OpenClient:
     def repairer(self) -> Repairer:
         """Audits, repairs and drains."""
         self._check()
+        if self._repairer is None:
+            # Imported here: few clients repair.
+            from replog.repair.repairer import Repairer
+
+            self._repairer = Repairer(self._ledgers.context, self._ledgers.options, self._ledgers.observe)
         return self._repairer
 
     def leave(self) -> None:

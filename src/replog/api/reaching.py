@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import attrs
+import trio
 
 from replog.abc import Metastore, Transport
 from replog.config import BackendURL, BookieOptions, ClientOptions
@@ -26,6 +27,12 @@ def reached_metastore(url: str | BackendURL, plugins: Registry, options: ClientO
     """Opens a metastore; one that is reached as bookies are, by the transports of these options. Raises `ConfigError`."""
     authenticator = plugins.open_authenticator(options.authentication)
     return plugins.open_metastore(url, opened_transports(plugins, options.transports), authenticator)
+
+
+async def close_metastore(metastore: Metastore) -> None:
+    """Closes it, even if the task is cancelled; gives up after some seconds."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
+        await metastore.aclose()
 
 
 def with_listener(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from replog.abc import Metastore
+from replog.api.client import Client
 from replog.api.contexts import client_context
 from replog.api.opened import OpenClient
 from replog.bookie.serving import ServedBookie
@@ -21,6 +22,23 @@ from replog.repair.shares import Shares
 from replog.runtime.nursery import open_service_nursery
 
 
+async def serve_repairs(
+    client: Client,
+    *,
+    away_after_s: float = 600.0,
+    interval_s: float = 600.0,
+    reported: Callable[[AuditReport], None] = lambda _report: None,
+) -> None:
+    """Audits and repairs until cancelled, as `replog repair --watch` does: `nursery.start_soon(replog.serve_repairs, client)`.
+
+    A bookie that is away is replaced after `away_after_s`; one that is declared lost, within seconds. An audit begins every
+    `interval_s`. `reported` is called with the `AuditReport` of each audit, of this service's share of the ledgers.
+
+    Any number of services may run, in bookies with `repair = "auto"`, too: each works on its share of the ledgers, and takes
+    over the shares of those that end. While the metastore fails, a service waits. If cancelled, copies that were made stay."""
+    await repair(client._opened, RepairTimes(away_after_s, interval_s), reported)
+
+
 def repair_service(
     context: ClientContext, repairer: Repairer, times: RepairTimes, reported: Callable[..., None] = lambda _report: None
 ) -> RepairService:
@@ -33,10 +51,7 @@ def repair_service(
 async def repairing_bookie(
     bookie: ServedBookie, metastore: Metastore, plugins: Registry, options: BookieOptions, as_client: ClientOptions
 ) -> AsyncIterator[None]:
-    """Repairs beside a bookie while the context is open, if its options say so."""
-    if options.repair == "off":
-        yield
-        return
+    """Repairs beside a bookie while the context is open."""
     tuning = tuned(as_client)
     async with open_service_nursery() as nursery:
         made = client_context(metastore, plugins, tuning, options.repair_placement, nursery)
@@ -59,11 +74,7 @@ async def repair(client: OpenClient, times: RepairTimes, reported: Callable[[Aud
 
 @asynccontextmanager
 async def repairing_client(client: OpenClient, options: BookieOptions) -> AsyncIterator[None]:
-    """Repairs beside the bookies that a client embeds while the context is open, if their options say so. The first one
-    of them counts the repairs."""
-    if options.repair == "off" or not client.bookies:
-        yield
-        return
+    """Repairs beside the bookies that a client embeds while the context is open. The first one of them counts the repairs."""
     service = repair_service(client.ledgers.context, client.repairer, times_of(options))
     client.bookies[0].beside.append(service.status.statistics)
     async with open_service_nursery() as nursery:

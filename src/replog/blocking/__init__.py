@@ -6,9 +6,19 @@
 Each client has one thread in which trio runs; leaving its block joins it.
 """
 
-from replog.blocking.client import Client, RunningMachine, connect, embed, serve_bookie, serve_repairs
-from replog.blocking.readers import Cursor, LedgerReader, LogReader
-from replog.blocking.writers import LedgerWriter, LogWriter
+from replog.runtime.on_demand import on_demand
+
+__getattr__, __dir__ = on_demand(
+    __name__,
+    {
+        "replog.blocking.bookies": ["embed", "serve_bookie"],
+        "replog.blocking.administration": ["serve_repairs"],
+        "replog.blocking.client": ["Client", "connect"],
+        "replog.blocking.machines": ["RunningMachine"],
+        "replog.blocking.readers": ["Cursor", "LedgerReader", "LogReader"],
+        "replog.blocking.writers": ["LedgerWriter", "LogWriter"],
+    },
+)
 
 __all__ = [
     "Client",

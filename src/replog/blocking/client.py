@@ -1,29 +1,20 @@
-"""A client for every thread, the ways to it, and its other objects beside readers and writers."""
+"""A client for every thread, and the way to one."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
 
 from replog import api
+from replog.blocking import writers as _writers  # noqa: F401 - loaded before the first append
 from replog.blocking.contexts import Opened, Opening
 from replog.blocking.faces import FACES
 from replog.blocking.readers import LogReader
-from replog.bookie.serving import ServedBookie as TrioServedBookie
-from replog.client.administration import RemoteBookie as TrioRemoteBookie
 from replog.log.log_reader import LogReader as TrioLogReader
-from replog.machine.running import RunningMachine as TrioRunningMachine
 from replog.protocol.model import Position
-from replog.runtime.faces import Face
 
 connect = FACES.function_of(api.connect)
-embed = FACES.function_of(api.embed)
-serve_bookie = FACES.function_of(api.serve_bookie)
-serve_repairs = FACES.function_of(api.serve_repairs)
 
 
 @FACES.face_of(api.Client)
@@ -63,43 +54,3 @@ class Client(Opened):
                 yield LogReader(portal, reader, timeout_s)
 
         return Opening(enter)
-
-
-@FACES.face_of(api.Admin)
-class Admin(Face):
-    """Administers a cluster: its bookies, their copies, and back-ups."""
-
-
-@FACES.face_of(api.Jobs)
-class Jobs(Face):
-    """Adds ledgers that jobs wrote to logs, and retires what logs remember of transactions and producers."""
-
-
-@FACES.face_of(api.Cursors)
-class Cursors(Face):
-    """Lists, moves and deletes the cursors of logs."""
-
-
-@FACES.face_of(TrioServedBookie)
-class ServedBookie(Opened):
-    """A bookie that is served inside this app."""
-
-
-@FACES.face_of(TrioRemoteBookie)
-class RemoteBookie(Face):
-    """A bookie as it was announced when this was made."""
-
-
-@FACES.face_of(TrioRunningMachine)
-class RunningMachine(Opened):
-    """A state machine in this process, for every thread. Made by `Client.run_machine`; each command is a method."""
-
-    @property
-    def local(self) -> Any:
-        # Without the copy, this thread would look at it while the trio thread applies the next command.
-        return self._way.call_sync(lambda: copy.deepcopy(self._inner.local))
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return partial(self.call, self._inner._command_named(name))

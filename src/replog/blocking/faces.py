@@ -59,4 +59,19 @@ class ThreadFaces(Faces):
         return functools.wraps(source)(open_context)
 
 
-FACES = ThreadFaces()
+FACES = ThreadFaces(
+    {
+        "replog.api.admin": "replog.blocking.administration",
+        "replog.api.client": "replog.blocking.client",
+        "replog.api.cursors": "replog.blocking.administration",
+        "replog.api.jobs": "replog.blocking.administration",
+        "replog.bookie.serving": "replog.blocking.bookies",
+        "replog.client.administration": "replog.blocking.administration",
+        "replog.client.ledger_reader": "replog.blocking.readers",
+        "replog.client.ledger_writer": "replog.blocking.writers",
+        "replog.log.cursor": "replog.blocking.readers",
+        "replog.log.log_reader": "replog.blocking.readers",
+        "replog.log.log_writer": "replog.blocking.writers",
+        "replog.machine.running": "replog.blocking.machines",
+    }
+)

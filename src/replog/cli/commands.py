@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
-from replog.cli.apps import App, Group
+from replog.cli.apps import App, Command, Group
 from replog.cli.ending import status_of
 from replog.runtime.platform import keep_freed_memory
 
@@ -42,6 +42,28 @@ _COMMANDS = {
     "version": (_INSTALLATION, "replog.cli.plugins", "version"),
 }
 
+# How the help of each command begins: the list of all commands is shown without importing them.
+_HELPS = {
+    "demo": "Watch a replicated log survive a killed leader, a killed bookie, and a leader that is stopped and wakes up deposed.",
+    "cluster": "Run a cluster of N bookie processes on this machine, for development, until Ctrl-C.",
+    "bench": "Append to a new ledger, and print the throughput and the latency as measured from here.",
+    "log": "Write, read and look after logs.",
+    "cursor": "Look after cursors: durable, named places of readers in a log.",
+    "ledger": "Look after single ledgers, those of logs included.",
+    "backup": "Save the closed segments of logs; writers go on.",
+    "restore": "Write the logs of a back-up into a cluster that does not have them.",
+    "verify": "Read a back-up and check all of it.",
+    "bookie": "Serve a bookie until SIGTERM; or make its storage, or say what that is.",
+    "bookies": "List the announced bookies and their states; or have them collect garbage, compact or scrub.",
+    "metastore": "Look after the members of a metastore that a cluster keeps itself.",
+    "audit": "Ask all bookies what they hold, and list what lacks copies. Changes nothing.",
+    "repair": "Copy missing entries from bookies that have them, and replace bookies that were declared lost.",
+    "top": "Watch a cluster live: the load of its bookies, their latencies and disks, and missing ones; or its logs.",
+    "inspect": "Look into a bookie's directory, read-only, also while the bookie runs.",
+    "plugins": "List the plugins: their origins, their offers, and the faults of those that are not loaded.",
+    "version": "Print the versions of replog, Python and trio.",
+}
+
 
 class _Commands(Group):
     """Imports a command on demand: each starts faster without the others."""
@@ -65,6 +87,13 @@ class _Commands(Group):
         command = get_command(found)
         command.name, command.rich_help_panel = cmd_name, panel  # type: ignore[attr-defined]
         return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Lists the commands with the beginnings of their helps, and imports none."""
+        listed: Any = {
+            name: Command(name, help=_HELPS[name], rich_help_panel=panel) for name, (panel, _, _) in _COMMANDS.items()
+        }
+        Group(name=self.name, help=self.help, params=self.params, commands=listed).format_help(ctx, formatter)
 
 
 app = App(cls=_Commands, no_args_is_help=True, add_completion=True)

@@ -31,7 +31,7 @@ from replog.metastores.quorum.rescuing import Survivor, look
 from replog.metastores.quorum.rescuing import rescue as rescue_member
 from replog.registry import Registry
 
-app = App(no_args_is_help=True)
+app = App(no_args_is_help=True, help="Look after the members of a metastore that a cluster keeps itself.")
 
 _STATUS_TIMEOUT_S = 5.0
 _CHANGE_TIMEOUT_S = 60.0

@@ -11,7 +11,8 @@ import functools
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -52,9 +53,11 @@ AnyFace = TypeVar("AnyFace", bound=type[Face])
 
 
 class Faces(ABC):
-    """One kind of faces."""
+    """One kind of faces. `homes` maps each module whose classes have faces to the module that defines these: it is imported
+    with the first such object, since few programs administer, embed bookies or run machines."""
 
-    def __init__(self) -> None:
+    def __init__(self, homes: Mapping[str, str]) -> None:
+        self._homes = homes
         self._face_of: dict[type, type[Face]] = {}
 
     @abstractmethod
@@ -75,6 +78,9 @@ class Faces(ABC):
         if type(value) in (list, tuple):
             return type(value)(self.given(way, each) for each in value)
         face = self._face_of.get(type(value))
+        if face is None and (home := self._homes.get(type(value).__module__)) is not None:
+            import_module(home)  # waits for another thread that imports it just now
+            face = self._face_of.get(type(value))
         return value if face is None else face(way, value)
 
     def face_of(self, source: type) -> Callable[[AnyFace], AnyFace]:
