@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.imports import loaded_after, rooms_of
 from tests.lanes.seeds import some
 
 # What a program may have set up before it imports a library, as JSON.
@@ -70,7 +71,7 @@ def answer_of(script: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "imports", ["import replog", "from replog import *", "from replog.aio import *", "from replog.blocking import *"]
+    "imports", ["import replog", "from replog import *", "from replog.aio import *; from replog.blocking import *"]
 )
 def test_import_changes_nothing_in_its_host(imports: str) -> None:
     script = f"{STATE}\nbefore = state()\n{imports}\nprint(json.dumps({{'before': before, 'after': state()}}))"
@@ -123,19 +124,6 @@ def test_program_loads_only_rooms_that_it_uses(imports: str, modules_max: int, u
     loaded = loaded_after(imports)
     assert rooms_of(loaded) & unused == set()
     assert len(loaded) <= modules_max
-
-
-def loaded_after(script: str) -> set[str]:
-    """The modules of replog that a new interpreter has after this script."""
-    shown = "import json, sys\nprint(json.dumps([each for each in sys.modules if each.split('.')[0] == 'replog']))"
-    done = subprocess.run([sys.executable, "-c", f"{script}\n{shown}"], timeout=60, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout.splitlines()[-1]))
-
-
-def rooms_of(modules: set[str]) -> set[str]:
-    """The rooms of which there is more than the package: a package may name what it imports on demand."""
-    return {each.split(".")[1] for each in modules if each.count(".") > 1}
 
 
 # Prints the modules that the block imports within its contexts, for each face.

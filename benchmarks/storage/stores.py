@@ -17,7 +17,7 @@ import attrs
 from benchmarks.figures import Figures, clock
 from benchmarks.setting import NotMeasured
 from replog.abc import Storage
-from replog.backends import files
+from replog.backends.files import storage as files
 from replog.backends.files.options import FilesTuning
 from replog.config import BackendURL
 from replog.errors import ConfigError, PluginNotFoundError

@@ -11,9 +11,10 @@ import attrs
 import pytest
 
 from replog.abc import SetMarks, Storage
-from replog.backends import files, lmdb
 from replog.backends.files import FilesOptions
+from replog.backends.files import storage as files
 from replog.backends.lmdb import LMDBStorageOptions
+from replog.backends.lmdb import storage as lmdb
 from replog.errors import (
     LocalProtocolError,
     StorageDamagedError,

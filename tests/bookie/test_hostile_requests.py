@@ -11,7 +11,9 @@ import trio
 import trio.testing
 
 from replog.abc import Storage
-from replog.backends import files, lmdb, memory
+from replog.backends import memory
+from replog.backends.files import storage as files
+from replog.backends.lmdb import storage as lmdb
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
 from replog.hookspecs import Event, StorageFailed

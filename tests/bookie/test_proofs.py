@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from replog.abc import Storage
-from replog.backends import files, lmdb
+from replog.backends.files import storage as files
+from replog.backends.lmdb import storage as lmdb
 from replog.backends.memory import MemoryStorage
 from replog.config import BookieOptions
 from replog.errors import StorageUncertainError

@@ -18,8 +18,8 @@ import replog
 from replog.abc import Storage
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import open_storage as open_files
-from replog.backends.lmdb import LMDBStorage
-from replog.backends.lmdb import open_storage as open_lmdb
+from replog.backends.lmdb.storage import LMDBStorage
+from replog.backends.lmdb.storage import open_storage as open_lmdb
 from replog.backends.lmdb.transactions import _NO_COMMIT
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import (

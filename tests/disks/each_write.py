@@ -19,7 +19,8 @@ from pathlib import Path
 import trio
 
 from replog.abc import DropLedger, Mutation, PutBatch, SetMarks, Storage
-from replog.backends import files, lmdb
+from replog.backends.files import storage as files
+from replog.backends.lmdb import storage as lmdb
 from replog.errors import MetastoreError, ReplogError, StorageFailedError
 from replog.metastores.lmdb import LMDBMetastore
 from replog.testing.storage_conformance import make_batch

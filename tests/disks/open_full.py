@@ -15,7 +15,8 @@ from pathlib import Path
 
 import trio
 
-from replog.backends import files, lmdb
+from replog.backends.files import storage as files
+from replog.backends.lmdb import storage as lmdb
 from replog.errors import MetastoreFullError, StorageFullError
 from replog.metastores.lmdb import LMDBMetastore
 from replog.protocol.mutations import PutBatch

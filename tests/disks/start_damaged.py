@@ -17,8 +17,9 @@ from contextlib import closing
 from pathlib import Path
 
 from replog.abc import Storage
-from replog.backends import files, lmdb
+from replog.backends.files import storage as files
 from replog.backends.files.options import FilesOptions
+from replog.backends.lmdb import storage as lmdb
 from replog.errors import StorageFullError
 from replog.protocol.mutations import PutBatch
 from replog.testing.storage_conformance import make_batch

@@ -120,7 +120,7 @@ def test_table_keeps_its_size_while_other_processes_use_it(tmp_path: Path) -> No
 
 REFUSED = """
 import errno, sys, trio
-from replog.backends import lmdb
+from replog.backends.lmdb import storage as lmdb
 from replog.errors import MetastoreError, MetastoreFullError, StorageFailedError, StorageFullError
 from replog.metastores.lmdb import LMDBMetastore
 from tests import forks

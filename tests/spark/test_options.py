@@ -13,6 +13,7 @@ from replog.config import ClientOptions
 from replog.errors import ConfigError, MetastoreError
 from replog.protocol.quorum import Quorum
 from replog.spark.options import SparkOptions
+from tests.imports import loaded_after, rooms_of
 
 NEEDED = {"metastore": "zookeeper://zk1/prod", "log": "orders"}
 
@@ -127,6 +128,19 @@ def test_spark_finds_the_format_in_a_module_without_imports() -> None:
         "assert not hasattr(pyspark_replog, 'Other')"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("imports", "modules_max", "used"),
+    [
+        ("import replog.spark", 15, {"errors", "runtime"}),
+        ("from replog.spark import ReplogDataSource", 15, {"errors", "runtime", "spark"}),
+    ],
+)
+def test_session_loads_no_client_until_it_needs_one(imports: str, modules_max: int, used: set[str]) -> None:
+    loaded = loaded_after(imports)
+    assert rooms_of(loaded) <= used
+    assert len(loaded) <= modules_max
 
 
 def test_without_pyspark_nothing_is_registered_or_imported() -> None:

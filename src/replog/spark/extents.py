@@ -19,7 +19,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from replog import Client
+import replog
 from replog.errors import (
     EntryNotFoundError,
     LedgerNotFoundError,
@@ -88,7 +88,7 @@ class Survey:
     """Looks at one log with one client. Remembers what its record says of closed ledgers."""
 
     def __init__(
-        self, client: Client, name: str, password: bytes, closing_s: float = 0.0, skips_trimmed: bool = False
+        self, client: replog.Client, name: str, password: bytes, closing_s: float = 0.0, skips_trimmed: bool = False
     ) -> None:
         self._client = client
         self._name = name

@@ -20,7 +20,7 @@ import attrs
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from replog import Client, LedgerReader
+import replog
 from replog.client.entries import Batches, EntryBatch
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
 from replog.protocol.model import Position
@@ -161,14 +161,14 @@ def _fetched(worker: WorkerClient, extents: Sequence[Extent], password: bytes) -
                 yield extent, found
 
 
-def _opened(ledger_id: int, password: bytes, client: Client) -> AbstractAsyncContextManager[LedgerReader]:
+def _opened(ledger_id: int, password: bytes, client: replog.Client) -> AbstractAsyncContextManager[replog.LedgerReader]:
     return client.open_ledger(ledger_id, password=password)
 
 
 def _fetched_ahead(worker: WorkerClient, extents: Sequence[Extent], password: bytes) -> _Fetched:
     """The same of short extents: several ledgers are read at once, because to open one takes longer than to read it."""
 
-    async def fetch(extents: Sequence[Extent], client: Client) -> list[list[EntryBatch]]:
+    async def fetch(extents: Sequence[Extent], client: replog.Client) -> list[list[EntryBatch]]:
         async def fetch_one(extent: Extent) -> list[EntryBatch]:
             async with client.open_ledger(extent.ledger_id, password=password) as reader:
                 return await _fetch(reader.batches_between(extent.first, extent.last), client)
@@ -195,7 +195,7 @@ def _explained(worker: WorkerClient, extents: Sequence[Extent], password: bytes)
     # A trim takes the oldest first.
     oldest = {each.log: each for each in reversed(extents)}
 
-    async def explain(client: Client) -> None:
+    async def explain(client: replog.Client) -> None:
         for name, extent in oldest.items():
             await Survey(client, name, password).explain_missing(extent.segment, extent.first)
 
@@ -206,7 +206,7 @@ def _explained(worker: WorkerClient, extents: Sequence[Extent], password: bytes)
         raise
 
 
-async def _fetch(batches: Batches[EntryBatch], _: Client) -> list[EntryBatch]:
+async def _fetch(batches: Batches[EntryBatch], _: replog.Client) -> list[EntryBatch]:
     found: list[EntryBatch] = []
     size_bytes = 0
     async for batch in batches:
@@ -241,12 +241,12 @@ class LogBatchReader(RowReader, DataSourceReader):
         with no_collections():
             return self._options.call(self._plan)
 
-    async def _plan(self, client: Client) -> list[InputPartition]:
+    async def _plan(self, client: replog.Client) -> list[InputPartition]:
         names = filter(self._narrowing.wants_log, await self._options.selection.found(client))
         planned = await each_at_once(list(names), partial(self._plan_log, client))
         return partitions_of([pair for each in planned for pair in each], self._options)
 
-    async def _plan_log(self, client: Client, name: str) -> list[tuple[Extent, Measured]]:
+    async def _plan_log(self, client: replog.Client, name: str) -> list[tuple[Extent, Measured]]:
         options = self._options
         survey = Survey(client, name, options.password(), CLOSING_S, options.skips_trimmed)
         for _ in range(_TRIMMED_MEANWHILE_MAX):

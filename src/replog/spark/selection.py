@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 import attrs
 
-from replog import Client
+import replog
 from replog.errors import ConfigError, SchemaMismatchError
 from replog.protocol.model import LogMetadata
 from replog.records.paths import log_key_path
@@ -46,7 +46,7 @@ class Selection:
         """True if the query reads a log of this name."""
         return name in self.names or any(fnmatchcase(name, each) for each in self.patterns)
 
-    async def found(self, client: Client) -> list[str]:
+    async def found(self, client: replog.Client) -> list[str]:
         """The names, and those that match now, sorted. Raises `MetastoreError`."""
         if not self.patterns:
             return sorted(self.names)
@@ -99,6 +99,6 @@ def check_values(head: LogMetadata, reader_values: ValueSchema | None, values: s
     )
 
 
-async def heads_of(client: Client, selection: Selection) -> list[LogMetadata]:
+async def heads_of(client: replog.Client, selection: Selection) -> list[LogMetadata]:
     """The records of all logs that there are. Raises `LogNotFoundError` if one that is named is not there."""
     return await each_at_once(await selection.found(client), client.log_metadata)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from replog import LedgerReader
+import replog
 from replog.client.entries import EntryBatch
 from replog.protocol.model import LedgerMetadata
 
@@ -30,7 +30,7 @@ class Measured:
 class Ruler:
     """Measures the values of a ledger from the entry `first` on. `record` must list all fragments from there on."""
 
-    def __init__(self, reader: LedgerReader, record: LedgerMetadata, first: int) -> None:
+    def __init__(self, reader: replog.LedgerReader, record: LedgerMetadata, first: int) -> None:
         self._reader = reader
         self._record = record
         self._first = first

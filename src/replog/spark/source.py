@@ -1,9 +1,10 @@
-"""The data source `replog`: makes Spark's readers and writers."""
+"""The data source `replog`: makes Spark's readers and writers. A driver that only registers it imports neither."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import pyspark
 from pyspark.sql.datasource import (
@@ -16,8 +17,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from replog.errors import ConfigError
-from replog.spark.options import SparkOptions
-from replog.spark.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from replog.spark.options import SparkOptions
+    from replog.spark.read_options import ReadOptions
 
 
 def _need_streams() -> None:
@@ -43,21 +46,29 @@ class ReplogDataSource(DataSource):
     @cached_property
     def _parsed(self) -> SparkOptions:
         """The options of writing; reading has more."""
+        # Imported here, as all below: a driver that registers this needs no options, and a session that writes no readers.
+        from replog.spark.options import SparkOptions
+
         return SparkOptions.parse(self.options)
+
+    @property
+    def _read_options(self) -> ReadOptions:
+        from replog.spark.read_options import ReadOptions
+
+        return ReadOptions.parse(self.options)
 
     def schema(self) -> StructType:
         """The columns of a query that names none. Raises `ConfigError`; `SchemaMismatchError` if the log holds other values
         than the option says."""
-        # Imported here, as below: a session that only writes needs none of the readers.
         from replog.spark.rows import schema_of
 
-        return schema_of(ReadOptions.parse(self.options))
+        return schema_of(self._read_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of one query. Raises `ConfigError` for options and columns that can't be."""
         from replog.spark.rows import FilteringReader, LogBatchReader, is_pushing_filters
 
-        options = ReadOptions.parse(self.options)
+        options = self._read_options
         return FilteringReader(options, schema) if is_pushing_filters() else LogBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -65,7 +76,7 @@ class ReplogDataSource(DataSource):
         _need_streams()
         from replog.spark.streaming import LogStreamReader
 
-        return LogStreamReader(ReadOptions.parse(self.options), schema)
+        return LogStreamReader(self._read_options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of one batch job. Raises `ConfigError` for the mode "overwrite" and for a schema that the log doesn't take."""

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from replog import Client
+import replog
 from replog.errors import ConfigError, LogNotFoundError, TrimmedError
 from replog.protocol.model import LogMetadata, Position
 from replog.runtime.loggers import logger
@@ -65,10 +65,10 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self._turns: dict[str, int] = {}  # by log, the number of the last micro-batch that had entries of it
         self._waits_since: float | None = None  # since when there are rows, and fewer than a micro-batch waits for
 
-    def _call(self, look: Callable[[Client], Awaitable[Value]]) -> Value:
+    def _call(self, look: Callable[[replog.Client], Awaitable[Value]]) -> Value:
         options = self._options
 
-        async def call(client: Client) -> Value:
+        async def call(client: replog.Client) -> Value:
             for _ in range(_TRIMMED_MEANWHILE_MAX if options.skips_trimmed else 0):
                 try:
                     return await look(client)
@@ -79,7 +79,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         # Spark asks for the latest offset several times in each micro-batch.
         return options.call(call)
 
-    def _survey(self, client: Client, name: str, closing_s: float = 0.0) -> Survey:
+    def _survey(self, client: replog.Client, name: str, closing_s: float = 0.0) -> Survey:
         return Survey(client, name, self._options.password(), closing_s, self._options.skips_trimmed)
 
     # -- offsets --------------------------------------------------------------------------------------------------
@@ -87,14 +87,14 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def initialOffset(self) -> Offset:
         """Where a query without a checkpoint begins: where the option `from` says, else where the logs begin."""
 
-        async def look(client: Client) -> dict[str, Place]:
+        async def look(client: replog.Client) -> dict[str, Place]:
             names = await self._selection.found(client)
             places = await each_at_once(names, partial(self._first_place, client))
             return dict(zip(names, places, strict=True))
 
         return as_offset(self._call(look), self._selection)
 
-    async def _first_place(self, client: Client, name: str) -> Place:
+    async def _first_place(self, client: replog.Client, name: str) -> Place:
         survey = self._survey(client, name, CLOSING_S)
         head = await survey.head()
         begin, lost = self._options.begin.of(name), None
@@ -132,7 +132,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self._planned = {**places, **reached}
         return as_offset(self._planned, self._selection)
 
-    async def _reached(self, client: Client, places: Mapping[str, Place], limit: ReadLimit) -> dict[str, Place]:
+    async def _reached(self, client: replog.Client, places: Mapping[str, Place], limit: ReadLimit) -> dict[str, Place]:
         """The places after the next micro-batch, of logs that have entries in it."""
         logs = await self._unread(client, places)
         ends = await self._ends(logs, limit)
@@ -149,7 +149,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
                 self._found.pop(log.head.name, None)
         return found
 
-    async def _unread(self, client: Client, places: Mapping[str, Place]) -> list[Unread]:
+    async def _unread(self, client: replog.Client, places: Mapping[str, Place]) -> list[Unread]:
         """All logs that the query reads now. Logs that had no entries in micro-batches for longest come first."""
         names = await self._selection.found(client)
         # A log that was deleted matches no more: that its place is in the checkpoint must not be passed over.
@@ -159,7 +159,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         logs = await each_at_once(names, partial(self._unread_of, client, places))
         return sorted(filter(None, logs), key=lambda log: self._turns.get(log.head.name, 0))
 
-    async def _unread_of(self, client: Client, places: Mapping[str, Place], name: str) -> Unread | None:
+    async def _unread_of(self, client: replog.Client, places: Mapping[str, Place], name: str) -> Unread | None:
         survey = self._survey(client, name)
         place = places.get(name) or self._found.get(name)
         try:
@@ -240,7 +240,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of the query: it ends there, even if more is appended meanwhile."""
 
-        async def look(client: Client) -> dict[str, Position]:
+        async def look(client: replog.Client) -> dict[str, Position]:
             names = await self._selection.found(client)
             ends = await each_at_once(names, lambda name: self._survey(client, name, CLOSING_S).end())
             return dict(zip(names, ends, strict=True))
@@ -252,7 +252,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         micro-batch."""
         return self._call(self._progress)
 
-    async def _progress(self, client: Client) -> Offset:
+    async def _progress(self, client: replog.Client) -> Offset:
         names = await self._selection.found(client)
         found = [each for each in await each_at_once(names, partial(self._end_of, client)) if each is not None]
         offset = as_offset({name: place for name, place, _ in found}, self._selection)
@@ -264,7 +264,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
                 each["lag"] = lags[name].as_offset()
         return offset
 
-    async def _end_of(self, client: Client, name: str) -> tuple[str, Place, Lag | None] | None:
+    async def _end_of(self, client: replog.Client, name: str) -> tuple[str, Place, Lag | None] | None:
         survey = self._survey(client, name)
         try:
             head = await survey.head()
@@ -289,7 +289,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self._planned = ends
         changed = [name for name in sorted(ends) if name not in begins or begins[name] != ends[name]]
 
-        async def look(client: Client) -> list[InputPartition]:
+        async def look(client: replog.Client) -> list[InputPartition]:
             found = await each_at_once(changed, lambda name: self._between(client, begins.get(name), name, ends[name]))
             return partitions_of([pair for each in found for pair in each], self._options)
 
@@ -297,7 +297,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._call(look) if changed else []
 
     async def _between(
-        self, client: Client, begin: Place | None, name: str, end: Place
+        self, client: replog.Client, begin: Place | None, name: str, end: Place
     ) -> list[tuple[Extent, Measured]]:
         survey = self._survey(client, name)
         try:

@@ -10,10 +10,10 @@ import attrs
 import pytest
 
 from replog.abc import DropEntries, DropLedger, PutBatch
-from replog.backends.files import FilesStorage, open_storage
 from replog.backends.files.log_file import LogFile
 from replog.backends.files.options import FilesTuning
 from replog.backends.files.record import RECORD_HEADER_BYTES
+from replog.backends.files.storage import FilesStorage, open_storage
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_conformance import make_batch
 from tests.backends.files.small_storage import sections_of

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from replog.backends.files import open_storage
 from replog.backends.files.options import FilesTuning
+from replog.backends.files.storage import open_storage
 from replog.testing import check_storage_damage
 
 OPTIONS = FilesTuning(journal_file_bytes=64 << 10, spare_files=1, entry_log_bytes=128 << 10, ledger_cache_bytes=1 << 20)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from replog.abc import UNBOUNDED, DropLedger, PutBatch, Storage
-from replog.backends.files import FilesStorage, open_storage
 from replog.backends.files.catalog import unpack_catalog
 from replog.backends.files.log_file import EntryLogFile
 from replog.backends.files.options import FilesTuning
 from replog.backends.files.scanning import scan_entry_log
+from replog.backends.files.storage import FilesStorage, open_storage
 from replog.backends.memory import MemoryStorage
 from replog.errors import ConfigError, StorageIdentityError, StorageInUseError
 from replog.testing import check_storage

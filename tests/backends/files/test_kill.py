@@ -16,8 +16,8 @@ import attrs
 import pytest
 
 from replog.abc import Storage
-from replog.backends.files import open_storage
 from replog.backends.files.options import FilesTuning
+from replog.backends.files.storage import open_storage
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, DropLedger, PutBatch, SetMarks
 from replog.testing.storage_conformance import make_batch

@@ -7,8 +7,8 @@ import attrs
 import pytest
 
 from replog.abc import DropLedger, PutBatch
-from replog.backends.files import FilesStorage, open_storage
 from replog.backends.files.compaction import worth_compacting
+from replog.backends.files.storage import FilesStorage, open_storage
 from replog.errors import StorageUncertainError
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_conformance import make_batch

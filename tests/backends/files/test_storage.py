@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from replog.abc import DropLedger, PutBatch, Storage
-from replog.backends.files import FilesStorage, open_storage
 from replog.backends.files.options import FilesTuning
+from replog.backends.files.storage import FilesStorage, open_storage
 from replog.errors import (
     ConfigError,
     StorageIdentityError,
@@ -63,7 +63,7 @@ def opened(path: Path, options: FilesTuning | None = None) -> contextlib.closing
 
 HOLD = """
 import sys
-from replog.backends.files import open_storage
+from replog.backends.files.storage import open_storage
 storage = open_storage(sys.argv[1])
 print("open", flush=True)
 sys.stdin.read()

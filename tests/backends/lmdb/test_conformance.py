@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from replog.backends.lmdb import LMDBStorageOptions, open_storage
+from replog.backends.lmdb import LMDBStorageOptions
 from replog.backends.lmdb.options import LMDBStorageTuning
+from replog.backends.lmdb.storage import open_storage
 from replog.testing import check_storage
 
 

@@ -12,8 +12,9 @@ import lmdb
 import pytest
 
 from replog.abc import UNBOUNDED, Damage, DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import open_storage, records
+from replog.backends.lmdb import records
 from replog.backends.lmdb.options import LMDBStorageTuning
+from replog.backends.lmdb.storage import open_storage
 from replog.errors import StorageError, StorageUncertainError
 from replog.protocol.digest import DigestType
 from replog.protocol.mutations import DELETED_TERM, Marks
@@ -103,7 +104,8 @@ CONFORMANCE = """
 import sys
 from pathlib import Path
 import lmdb
-from replog.backends.lmdb import maintenance, open_storage
+from replog.backends.lmdb import maintenance
+from replog.backends.lmdb.storage import open_storage
 from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.errors import StorageFailedError
 from replog.testing import check_storage_damage

@@ -13,9 +13,10 @@ import lmdb
 import pytest
 
 from replog.abc import UNBOUNDED, Doubt, DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import LMDBStorage, open_storage, records, vouching
+from replog.backends.lmdb import records, vouching
 from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.backends.lmdb.pages import Pages, _Counts
+from replog.backends.lmdb.storage import LMDBStorage, open_storage
 from replog.errors import (
     StorageError,
     StorageFailedError,

@@ -10,8 +10,9 @@ import lmdb
 import pytest
 
 from replog.abc import DropLedger, Marks, PutBatch, SetMarks
-from replog.backends.lmdb import open_storage, records
+from replog.backends.lmdb import records
 from replog.backends.lmdb.records import RANGES_MAX, DamagedError, Series
+from replog.backends.lmdb.storage import open_storage
 from replog.errors import StorageUncertainError
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.mutations import DELETED_TERM

@@ -11,7 +11,7 @@ import lmdb
 import pytest
 
 from replog.abc import SetMarks
-from replog.backends.lmdb import open_storage
+from replog.backends.lmdb.storage import open_storage
 from replog.errors import StorageDamagedError, StorageError
 
 PREFIXES = [0, 1, 8, 15, 16, 20, 23, 24, 100, 152, 511, 512, 513, 4095, 4096, 4097, 4248, 8191, 8192]

@@ -10,8 +10,9 @@ import lmdb
 import pytest
 
 from replog.abc import DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import inspecting, open_storage
+from replog.backends.lmdb import inspecting
 from replog.backends.lmdb.inspecting import inspect_ledger, inspect_storage
+from replog.backends.lmdb.storage import open_storage
 from replog.errors import EntryNotFoundError, StorageDamagedError, StorageIdentityError, StorageUncertainError
 from replog.runtime.lmdb_file import check_data_file
 from replog.testing.storage_conformance import make_batch
@@ -129,7 +130,8 @@ def test_data_file_of_another_bookie_is_reported(tmp_path: Path) -> None:
 WRITER = """
 import os, sys
 from replog.abc import DropLedger, PutBatch
-from replog.backends.lmdb import inspecting, open_storage
+from replog.backends.lmdb import inspecting
+from replog.backends.lmdb.storage import open_storage
 from replog.testing.storage_conformance import make_batch
 storage = open_storage(sys.argv[1])
 parent = os.getppid()

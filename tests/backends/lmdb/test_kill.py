@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from replog.abc import Doubt
-from replog.backends.lmdb import maintenance, open_storage
+from replog.backends.lmdb import maintenance
 from replog.backends.lmdb.options import LMDBStorageTuning
+from replog.backends.lmdb.storage import open_storage
 from replog.protocol.mutations import DELETED_TERM
 from replog.testing.storage_conformance import make_batch
 from tests.forks import Forked
@@ -26,7 +27,7 @@ OPTIONS = LMDBStorageTuning(map_bytes=1 << 20)  # so that it grows again and aga
 WRITER = f"""
 import os, sys
 from replog.abc import DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import open_storage
+from replog.backends.lmdb.storage import open_storage
 from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.testing.storage_conformance import make_batch
 
@@ -103,7 +104,8 @@ def test_acknowledged_entries_survive_kills(tmp_path: Path, is_long: bool) -> No
 DROPPER = """
 import sys
 from replog.abc import DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import maintenance, open_storage
+from replog.backends.lmdb import maintenance
+from replog.backends.lmdb.storage import open_storage
 from replog.testing.storage_conformance import make_batch
 
 maintenance._REST_FACTOR = 1e6

@@ -19,9 +19,10 @@ import trio
 
 import replog
 from replog.abc import DropLedger, Marks, PutBatch, SetMarks
-from replog.backends.lmdb import LMDBStorage, LMDBStorageOptions, maintenance, open_storage
+from replog.backends.lmdb import LMDBStorageOptions, maintenance
 from replog.backends.lmdb.opening import RESERVE_BYTES
 from replog.backends.lmdb.options import LMDBStorageTuning
+from replog.backends.lmdb.storage import LMDBStorage, open_storage
 from replog.errors import (
     ConfigError,
     StorageDamagedError,
@@ -218,7 +219,7 @@ def test_free_bytes_cover_the_map_and_the_disk(tmp_path: Path, monkeypatch: pyte
 FULL_DISK = """
 import resource, signal, sys
 from replog.abc import PutBatch, SetMarks
-from replog.backends.lmdb import open_storage
+from replog.backends.lmdb.storage import open_storage
 from replog.errors import StorageFullError
 from replog.testing.storage_conformance import make_batch
 
@@ -288,7 +289,7 @@ def test_dead_readers_do_not_keep_old_pages(tmp_path: Path) -> None:
 NO_ADDRESSES = """
 import resource, sys
 from replog.abc import PutBatch, SetMarks
-from replog.backends.lmdb import open_storage
+from replog.backends.lmdb.storage import open_storage
 from replog.backends.lmdb.options import LMDBStorageTuning
 from replog.errors import StorageFullError
 from replog.testing.storage_conformance import make_batch

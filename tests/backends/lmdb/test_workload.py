@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from replog.abc import DropLedger, Mutation, PutBatch, SetMarks, Storage
-from replog.backends.lmdb import open_storage
 from replog.backends.lmdb.options import LMDBStorageTuning
+from replog.backends.lmdb.storage import open_storage
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
 from replog.testing.storage_conformance import make_batch

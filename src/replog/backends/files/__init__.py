@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from replog.abc import Storage
 from replog.backends.files.options import FilesOptions
-from replog.backends.files.storage import FilesStorage, open_storage
 from replog.hookspecs import Backend, hookimpl
 
-__all__ = ["FilesOptions", "FilesStorage", "open_storage", "replog_storages"]
+__all__ = ["FilesOptions", "replog_storages"]
 
 
 @hookimpl
 def replog_storages() -> list[Backend[Storage]]:
     """The scheme `files`."""
-    return [Backend("files", open_storage, FilesOptions, "ledgers in journal files of a directory, durable")]
+    return [Backend("files", _open, FilesOptions, "ledgers in journal files of a directory, durable")]
+
+
+def _open(rest: str, options: FilesOptions) -> Storage:
+    # Imported here: clients load this plugin, and open no storage.
+    from replog.backends.files.storage import open_storage
+
+    return open_storage(rest, options)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from replog.abc import Storage
 from replog.backends.lmdb.options import LMDBStorageOptions
-from replog.backends.lmdb.storage import LMDBStorage, open_storage
 from replog.hookspecs import Backend, hookimpl
 
-__all__ = ["LMDBStorage", "LMDBStorageOptions", "open_storage", "replog_storages"]
+__all__ = ["LMDBStorageOptions", "replog_storages"]
 
 
 @hookimpl
 def replog_storages() -> list[Backend[Storage]]:
     """The scheme `lmdb`."""
-    return [Backend("lmdb", open_storage, LMDBStorageOptions, "ledgers in an LMDB environment of a directory, durable")]
+    return [Backend("lmdb", _open, LMDBStorageOptions, "ledgers in an LMDB environment of a directory, durable")]
+
+
+def _open(rest: str, options: LMDBStorageOptions) -> Storage:
+    # Imported here: clients load this plugin, and open no storage.
+    from replog.backends.lmdb.storage import open_storage
+
+    return open_storage(rest, options)
