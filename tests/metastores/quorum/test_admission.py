@@ -47,3 +47,21 @@ async def test_administrator_waits_for_longer_than_a_reader(tmp_path: Path, monk
 
 def test_a_leader_answers_before_an_administrator_gives_up() -> None:
     assert admission._PATIENCE_S < channels.CHANGE_OF_MEMBERS_S
+
+
+async def test_new_disk_replaces_a_newcomer_that_was_just_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The administrator who named its address still waits: the address has one member all the same (Q11)."""
+    monkeypatch.setattr(admission, "_LOOK_S", 60.0)
+    async with members_of(tmp_path) as members, members.client() as client, trio.open_nursery() as nursery:
+        peers = tuple(sorted((*members.peers, members.addresses[3])))
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        nursery.start_soon(client.administer, QuestionKind.ADD, {"address": members.addresses[3]}, 60)
+        members.start(3, peers=peers)
+        await members.are(0, 1, 2, 3)
+        await members.stop(3, wiped=True)
+        members.start(3, peers=peers)
+        await members.are(0, 1, 2, 3)
+        nursery.cancel_scope.cancel()

@@ -104,6 +104,17 @@ async def test_members_are_added_replaced_and_removed(tmp_path: Path) -> None:
         assert (await client.get("a")).value == b"v"
 
 
+async def test_newcomer_is_let_in_when_it_knows_a_follower_only(tmp_path: Path) -> None:
+    """Q11: so does one whose disk was emptied, years after its list of peers was written."""
+    async with members_of(tmp_path) as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        follower = next(each for each, member in members.running.items() if member.status()["role"] == "follower")
+        members.start(3, peers=tuple(sorted((members.addresses[follower], members.addresses[3]))))
+        await client.administer(QuestionKind.ADD, {"address": members.addresses[3]}, 30)
+        await members.are(0, 1, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("kind", "facts", "said"),
     [

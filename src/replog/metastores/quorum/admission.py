@@ -51,12 +51,15 @@ class Admission:
         member = self._node.member
         if member.leading is None or name in member.members.names:
             return ""
-        expected = self._expected.get(address)
-        replaced = expected.replaced if expected is not None else self._at(address)
-        if expected is None and replaced is None:
+        expected, there = self._expected.get(address), self._at(address)
+        if expected is None and there is None:
             return f"{address} is no member's address: let it in with: replog metastore add {address}"
-        if replaced is not None and expected is None and not self._is_silent(replaced):
-            return f"member {replaced} still answered a moment ago at {address}: if it runs, two processes have that address"
+        named = expected.replaced if expected is not None else None
+        if there is not None and there != named and not self._is_silent(there):
+            return (
+                f"member {there} still answered a moment ago at {address}: if it runs, two processes have that address"
+            )
+        replaced = there or named  # an address has one member, whatever an administrator still waits for
         self._peers.know({name: address})
         self._node.learn(name)
         group = _with(member.members.newest, name, replaced)

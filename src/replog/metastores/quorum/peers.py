@@ -75,6 +75,11 @@ class Peers(Network):
         if address != self.address:
             self._channels.to(address).post(self._frame(kind, payload))
 
+    def pass_on(self, name: str, frame: MemberFrame) -> None:
+        """Sends another process's message to the member of this name, or loses it."""
+        if address := self.address_of(name):
+            self._channels.to(address).post(frame.encode())
+
     def problem_with(self, address: str) -> str:
         """Why this address can't be reached; "" if it can, as far as is known."""
         return self._channels.to(address).problem

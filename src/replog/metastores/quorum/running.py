@@ -155,13 +155,19 @@ class RunningMember:
         if frame.kind is FrameKind.REFUSED:
             self._refusal = frame.payload.decode("utf-8", "replace")
         elif frame.kind is FrameKind.JOIN:
-            if frame.cluster == self._peers.cluster and (
-                problem := self._admission.ask_in(frame.sender, frame.address)
-            ):
-                self._peers.say(frame.address, FrameKind.REFUSED, problem.encode())
+            if frame.cluster == self._peers.cluster:
+                self._ask_for(node, frame)
         else:
             addresses = list(node.member.members.addresses.values()) or list(self._config.peers)
             answer(frame, self._peers.cluster, addresses, self._peers)
+
+    def _ask_for(self, node: Node, frame: MemberFrame) -> None:
+        """A process asks to be let in: the leader decides. It may know some members only, and the leader is not among them."""
+        leader = node.member.leader
+        if leader is not None and leader != self.name:
+            self._peers.pass_on(leader, frame)
+        elif problem := self._admission.ask_in(frame.sender, frame.address):
+            self._peers.say(frame.address, FrameKind.REFUSED, problem.encode())
 
     async def _ask_in(self, node: Node) -> None:
         """Asks to be let in while it is no member, and keeps the addresses of the others."""
