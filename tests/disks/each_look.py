@@ -29,7 +29,7 @@ from replog.metastores.lmdb import LMDBMetastore
 from replog.protocol.mutations import PutBatch
 from replog.testing.storage_conformance import make_batch
 from tests.disks.children import in_child
-from tests.disks.preload import LOOKING, OPENING, end_failing, fail_calls, failed_calls
+from tests.disks.failing import LOOKING, OPENING, end_failing, fail_calls, failed_calls
 
 _LEDGERS = 5
 _BOOKIES = 3

@@ -25,7 +25,7 @@ from replog.errors import MetastoreError, ReplogError, StorageFailedError
 from replog.metastores.lmdb import LMDBMetastore
 from replog.testing.storage_conformance import make_batch
 from tests.disks.children import in_child
-from tests.disks.preload import CHANGES, SIZES, WRITES, end_failing, fail_calls, failed_calls
+from tests.disks.failing import CHANGES, SIZES, WRITES, end_failing, fail_calls, failed_calls
 
 _ROUNDS = 60
 

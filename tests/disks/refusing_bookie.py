@@ -27,7 +27,7 @@ from replog.errors import (
     StorageFailedError,
     StorageFullError,
 )
-from tests.disks.preload import CHANGES, SYNCS, WRITES, end_failing, fail_calls
+from tests.disks.failing import CHANGES, SYNCS, WRITES, end_failing, fail_calls
 
 _FOREVER_S = 900.0
 _ENOUGH_S = 60.0

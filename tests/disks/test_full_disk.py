@@ -124,7 +124,7 @@ from replog.backends.lmdb import storage as lmdb
 from replog.errors import MetastoreError, MetastoreFullError, StorageFailedError, StorageFullError
 from replog.metastores.lmdb import LMDBMetastore
 from tests import forks
-from tests.disks.preload import SIZES, end_failing, fail_calls
+from tests.disks.failing import SIZES, end_failing, fail_calls
 
 async def use(path):
     metastore = LMDBMetastore(path)

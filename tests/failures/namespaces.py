@@ -5,13 +5,17 @@ Nothing here touches the network of the machine: all of it is in namespaces, who
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 _NETWORK = "10.199.0"
 _COMMAND_S = 20.0
+_NOBODY = "02:00:00:00:00:00"  # a hardware address that no host has
+_NETWORKS = 0x40000000  # CLONE_NEWNET
 
 
 class ForbiddenError(Exception):
@@ -41,6 +45,13 @@ class Host:
     def prefix(self) -> Sequence[str]:
         """What comes before a command that is to run here."""
         return ("ip", "netns", "exec", self.name)
+
+    def enter(self) -> None:
+        """This thread, and all threads and processes that it starts, are here from now on. It can't be undone: threads that are
+        kept for later use would stay here."""
+        with Path(f"/run/netns/{self.name}").open() as place:
+            if ctypes.CDLL(None, use_errno=True).setns(place.fileno(), _NETWORKS):
+                raise ForbiddenError(f"setns: {os.strerror(ctypes.get_errno())}")
 
     def connect(self) -> None:
         inside = ["ip", "-n", self.name]
@@ -72,12 +83,13 @@ class Host:
         run("ip", "-n", self._network.name, "link", "set", self._port, "up")
 
     def never_answers(self, other: Host) -> None:
-        """What this host sends to the other one vanishes; what it is sent by it arrives."""
-        run("ip", "-n", self.name, "route", "add", "blackhole", f"{other.address}/32")
+        """What this host sends to the other one vanishes, and nobody is told; what it is sent by it arrives."""
+        neighbour = [other.address, "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent"]
+        run("ip", "-n", self.name, "neighbour", "replace", *neighbour)
 
     def answers(self, other: Host) -> None:
         """The end of `never_answers`."""
-        run("ip", "-n", self.name, "route", "del", "blackhole", f"{other.address}/32")
+        run("ip", "-n", self.name, "neighbour", "del", other.address, "dev", "eth0")
 
     def lose(self) -> str:
         """Packets from here are lost from now on; returns how: by chance, or where the kernel can't, by a narrow path whose

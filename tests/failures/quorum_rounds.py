@@ -1,142 +1,108 @@
-"""Rounds of members in processes that are killed and stopped, under clients whose histories a judge sees.
+"""Rounds of members in processes under faults, and of clients whose histories two judges see.
 
-By hand, with more rounds: `python -m tests.failures.quorum_rounds --rounds 100 --seed 3`.
+By hand: `python -m tests.failures.quorum_rounds --rounds 100 --seed 3`. Each process is in a network namespace, so that networks
+fail, too: that needs root. The campaign of an odd seed begins with five members, that of an even one with three. In each round
+some kinds of faults happen at the same time: kills, stops, jumps of clocks and failing disks; cut, mute, split, flapping and
+lossy networks; members added, removed, replaced, or without their disks. Afterwards everything runs and is connected, and the
+cluster has to answer soon, with all processes as members.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
-import attrs
 import trio
 
-from replog.abc import Metastore
-from replog.errors import (
-    KeyExistsError,
-    KeyNotFoundError,
-    MetastoreUnavailableError,
-    MetastoreUncertainError,
-    VersionConflictError,
-)
-from replog.registry import Registry
+from replog.errors import KeyExistsError, MetastoreUnavailableError, MetastoreUncertainError
 from tests.failures.campaigns import run_campaigns
-from tests.failures.register_history import CONFLICT, EXISTS, MISSING, Call, violation
-from tests.servers.processes import HOST, Server, free_port
+from tests.failures.namespaces import Host, network
+from tests.failures.outside_judge import NoJudgeError, verdict, write_history
+from tests.failures.quorum_clients import Clients
+from tests.failures.quorum_faults import Changes, ProcessFaults
+from tests.failures.quorum_members import SPARES, Members, in_thread
+from tests.failures.quorum_networks import NetworkFaults
+from tests.failures.register_history import by_register, violation
 
-_CLIENTS, _KEYS = 8, 4
+_CLIENTS, _READERS = 8, 3
+MEMBERS = (3, 5)
 CAMPAIGN_ROUNDS = 10
-_ROUND_S = 3.0
+_ROUND_S = 4.0
 _HEALED_S = 30.0  # in which a healed cluster must answer
+_PAUSE_S = (0.1, 1.0)  # between two faults of a kind
 
-
-class Member(Server):
-    """A process with a bookie and a member."""
-
-    def __init__(self, directory: Path, number: int, addresses: list[str]) -> None:
-        place = directory / f"m{number}"
-        place.mkdir()
-        self.address = addresses[number]
-        command = [sys.executable, "-m", "replog.cli", "bookie", "--data", str(place), "--listen", self.address]
-        super().__init__(f"m{number}", [*command, "--peers", ",".join(addresses)], directory, {})
-
-
-@attrs.define
-class Clients:
-    """Clients that call the metastore until they are told to stop; `calls` by key. Each round has keys of its own."""
-
-    url: str
-    choice: random.Random
-    calls: defaultdict[str, list[Call]] = attrs.field(factory=lambda: defaultdict(list))
-    is_ending: bool = False
-    _writes: int = 0
-
-    async def run(self, prefix: str) -> None:
-        """Calls from one client, one behind the other."""
-        metastore = Registry().open_metastore(self.url)
-        versions: dict[str, int] = {}
-        try:
-            while not self.is_ending:
-                key = f"{prefix}/k{self.choice.randrange(_KEYS)}"
-                call = await self._call(metastore, key, versions)
-                if call is not None:
-                    self.calls[key].append(call)
-        finally:
-            with trio.CancelScope(shield=True):
-                await metastore.aclose()
-
-    async def _call(self, metastore: Metastore, key: str, versions: dict[str, int]) -> Call | None:
-        what = self.choice.choice(("get", "get", "create", "put", "put", "delete"))
-        expected = versions.get(key, 1) if what in ("put", "delete") else None
-        self._writes += 1
-        value = b"" if what in ("get", "delete") else b"%d" % self._writes
-        begun_s = trio.current_time()
-        answer: int | str | None
-        try:
-            match what:
-                case "get":
-                    found = await metastore.get(key)
-                    answer, value = found.version, found.value
-                case "create":
-                    answer = await metastore.create(key, value)
-                case "put":
-                    assert expected is not None
-                    answer = await metastore.put(key, value, expected)
-                case _:
-                    await metastore.delete(key, expected)
-                    answer = 0
-        except KeyExistsError:
-            answer = EXISTS
-        except KeyNotFoundError:
-            answer = MISSING
-        except VersionConflictError:
-            answer = CONFLICT
-        except MetastoreUncertainError:
-            answer = None
-        except MetastoreUnavailableError:
-            return None  # nothing was written
-        if isinstance(answer, int) and what != "delete":
-            versions[key] = answer
-        return Call(what, begun_s, trio.current_time(), value, expected, answer)
+Fault = Callable[[], Awaitable[None]]
 
 
 class Campaign:
     """Members, and what is done to them. Everything is drawn from one seed."""
 
-    def __init__(self, directory: Path, members: int, seed: int) -> None:
-        addresses = [f"{HOST}:{free_port()}" for _ in range(members)]
-        self.members = [Member(directory, number, addresses) for number in range(members)]
-        self.url = f"quorum:{','.join(addresses)}/rounds?timeout_s=3"
+    def __init__(self, directory: Path, members: int, seed: int, hosts: Sequence[Host] = ()) -> None:
+        self.directory = directory
+        self.members = Members(directory, members, hosts)
         self.choice = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
+        self._faults: list[Fault] = [
+            ProcessFaults(self.members, self.choice, self.counts).one,
+            Changes(self.members, self.choice, self.counts).one,
+        ]
+        if hosts:
+            self._faults.append(NetworkFaults(self.members, hosts[-1], self.choice, self.counts).one)
 
     async def round(self, number: int) -> None:
         """Clients and faults for some seconds, then a judgement."""
-        clients = Clients(self.url, self.choice)
+        clients = Clients(self.members, f"r{number}", self.choice)
         async with trio.open_nursery() as nursery:
-            for _ in range(_CLIENTS):
-                nursery.start_soon(clients.run, f"r{number}")
+            for each in range(_CLIENTS):
+                nursery.start_soon(partial(clients.run, is_reader=each < _READERS))
             end_s = trio.current_time() + _ROUND_S
-            while trio.current_time() < end_s:
-                await trio.sleep(self.choice.uniform(0.1, 0.8))
-                await self.choice.choice((self._kill, self._stop))()
+            nursery.start_soon(self._revive, clients)
+            async with trio.open_nursery() as faults:
+                for fault in self.choice.sample(self._faults, self.choice.randint(1, len(self._faults))):
+                    faults.start_soon(self._repeat, fault, end_s)
             await self._answers(number)
             clients.is_ending = True
-        for key, calls in sorted(clients.calls.items()):
-            self.counts.update(f"{each.what}: {'unknown' if each.answer is None else 'answered'}" for each in calls)
+        self.counts.update(clients.counts())
+        await trio.to_thread.run_sync(self._judge, number, clients)
+        if problem := await self.members.settle():
+            self.wrong.append(f"round {number}: {problem}")
+        lost = [each.name for each in self.members.used if each.has_left_a_name]
+        self.wrong += [f"round {number}: {each} took its disk for one that had lost something" for each in lost]
+
+    async def _revive(self, clients: Clients) -> None:
+        while not clients.is_ending:
+            self.counts["ended by itself"] += await self.members.revive()
+            await trio.sleep(_PAUSE_S[0])
+
+    async def _repeat(self, fault: Fault, end_s: float) -> None:
+        while trio.current_time() < end_s:
+            await trio.sleep(self.choice.uniform(*_PAUSE_S))
+            await fault()
+
+    def _judge(self, number: int, clients: Clients) -> None:
+        for key, calls in sorted(by_register(clients.calls, clients.keys).items()):
             if problem := violation(calls):
                 self.wrong.append(f"round {number}, {key}: {problem}")
+        history = self.directory / f"history-{number}.jsonl"
+        write_history(clients.calls, history)
+        try:
+            said = verdict(history)
+        except NoJudgeError as error:
+            said = f"not asked, {error}"
+        self.counts[f"Porcupine: {said}"] += 1
+        if said == "violation":
+            self.wrong.append(f"round {number}: Porcupine finds no order of the calls in {history}")
 
     async def _answers(self, number: int) -> None:
         """A cluster of which all members run again answers soon."""
-        metastore = Registry().open_metastore(self.url)
-        try:
-            with trio.move_on_after(_HEALED_S):
+        with trio.move_on_after(_HEALED_S):
+            async with self.members.metastore() as metastore:
                 while True:
                     try:
                         await metastore.create(f"healed/r{number}", b"")
@@ -145,57 +111,40 @@ class Campaign:
                         return
                     except (MetastoreUnavailableError, MetastoreUncertainError):
                         continue
-            self.wrong.append(f"round {number}: no change within {_HEALED_S:.0f} s, though all members run")
-        finally:
-            with trio.CancelScope(shield=True):
-                await metastore.aclose()
-
-    async def _kill(self) -> None:
-        """One member, or as often as not all of them, is killed and started again."""
-        chosen = self.members if self.choice.random() < 0.3 else [self.choice.choice(self.members)]
-        self.counts["kill"] += len(chosen)
-        for each in chosen:
-            await in_thread(each.kill)
-        await trio.sleep(self.choice.uniform(0, 0.5))
-        for each in chosen:
-            await in_thread(each.launch)
-
-    async def _stop(self) -> None:
-        """One member hangs for a while: longer than an election takes, sometimes."""
-        chosen = self.choice.choice(self.members)
-        self.counts["stop"] += 1
-        await in_thread(chosen.freeze)
-        await trio.sleep(self.choice.choice((0.3, 1.0, 4.0)))
-        await in_thread(chosen.thaw)
+        self.wrong.append(f"round {number}: no change within {_HEALED_S:.0f} s, though all members run")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """The members run."""
-        for each in self.members:
+        for each in self.members.used:
             await in_thread(each.launch)
         try:
             yield
         finally:
             with trio.CancelScope(shield=True):
-                for each in self.members:
+                for each in self.members.used:
                     await in_thread(each.kill)
 
 
-async def in_thread(call: Callable[[], None]) -> None:
-    await trio.to_thread.run_sync(call)
-
-
 async def campaign(
-    directory: Path, seed: int, rounds: int, members: int | None = None
+    directory: Path, seed: int, rounds: int, *, members: int | None = None, hosts: Sequence[Host] = ()
 ) -> tuple[Counter[str], list[str]]:
     """So many rounds; unless it is said, with three members or five, by the seed. Returns what happened how often, and what was
     wrong."""
-    made = Campaign(directory, members or (3, 5)[seed % 2], seed)
+    made = Campaign(directory, members or MEMBERS[seed % 2], seed, hosts)
     async with made.running():
         for number in range(rounds):
             await made.round(number)
     return made.counts, made.wrong
 
 
+def main() -> int:
+    """Runs what the command line says. Raises `ForbiddenError` where there are no namespaces."""
+    with network(max(MEMBERS) + SPARES + 1) as made:
+        made.hosts[-1].enter()
+        hosted = partial(campaign, hosts=made.hosts)
+        return run_campaigns(hosted, "quorum_rounds", __doc__, CAMPAIGN_ROUNDS)
+
+
 if __name__ == "__main__":
-    sys.exit(run_campaigns(campaign, "quorum_rounds", __doc__, CAMPAIGN_ROUNDS))
+    sys.exit(main())

@@ -1,13 +1,16 @@
-"""A judge of histories of one versioned register: `create`, `get`, `put` and `delete` of many clients, some without an answer.
+"""A judge of histories of one versioned register: `create`, `get`, `put` and `delete` of many clients, some without an answer;
+and of listings, which say whether the register was there.
 
 It looks for an order of the calls that a single register would give the same answers in, and in which each call lies between its
 beginning and its end (Herlihy and Wing, 1990; the search is Wing and Gong's with the memory of Lowe). A call whose outcome is
-unknown may have happened at any time after its beginning, or never. It knows nothing of replog but the four calls.
+unknown may have happened at any time after its beginning, or never. It knows nothing of replog but these calls.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -22,6 +25,8 @@ class Call:
     value: bytes = b""  # written, or read
     expected: int | None = None
     answer: int | str | None = None
+    key: str = ""
+    words: tuple[str, ...] = ()  # that `children` found below the key
 
 
 EXISTS, MISSING, CONFLICT = "exists", "missing", "conflict"
@@ -50,6 +55,8 @@ def _after(state: State, call: Call) -> State | str:
             if state is not None:
                 return state if call.answer == EXISTS else _IMPOSSIBLE
             return _written(call) if call.answer is None or isinstance(call.answer, int) else _IMPOSSIBLE
+        case "listed":
+            return state if call.answer == (MISSING if state is None else EXISTS) else _IMPOSSIBLE
         case _:
             return _changed(state, call)
 
@@ -74,6 +81,20 @@ def _changed(state: State, call: Call) -> State | str:
     if call.answer in (EXISTS, MISSING) or not may_match:
         return _IMPOSSIBLE
     return None if call.what == "delete" else _written(call)
+
+
+def by_register(calls: Iterable[Call], keys: Iterable[str]) -> Mapping[str, list[Call]]:
+    """The calls of each of these registers. Each listing is one `listed` of every register: whether all of them are of one moment
+    is not judged."""
+    found: defaultdict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.what != "children":
+            found[call.key].append(call)
+            continue
+        for key in keys:
+            answer = EXISTS if key.rpartition("/")[2] in call.words else MISSING
+            found[key].append(attrs.evolve(call, what="listed", answer=answer, key=key))
+    return found
 
 
 def violation(calls: list[Call]) -> str:

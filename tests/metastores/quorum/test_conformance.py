@@ -54,7 +54,7 @@ async def test_nobody_is_there() -> None:
 
 async def test_members_in_processes_notice_dead_clients(tmp_path: Path) -> None:
     made = Campaign(tmp_path, 3, 1)
-    url = made.url.replace("timeout_s=3", f"timeout_s=10&lease_s={_LEASE_S}")
+    url = made.members.url.replace("timeout_s=3", f"timeout_s=10&lease_s={_LEASE_S}")
     async with made.running():
         await check_metastore_leases(url, _LEASE_S)
         await check_metastore(lambda: opened(url))
