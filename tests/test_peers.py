@@ -11,11 +11,14 @@ import trio
 
 import replog
 from replog.abc import Authenticator, Metastore, MetastoreOverTransports, Transport
+from replog.api.reaching import reached_metastore
 from replog.config import BookieOptions
-from replog.errors import ConfigError, MetastoreUnavailableError
+from replog.errors import ConfigError, MetastoreError, MetastoreUnavailableError
 from replog.hookspecs import Backend, BookieLeftOut, hookimpl
 from replog.metastores.memory import MemoryMetastore
 from replog.metastores.quorum.channels import Channel, NotSentError
+from replog.metastores.quorum.metastore import QuorumMetastore
+from replog.metastores.quorum.questions import QuestionKind
 from replog.protocol.messages import MetastorePurpose, Status
 from replog.registry import Registry
 from replog.transports.tcp import TcpTransport
@@ -233,6 +236,12 @@ async def test_members_prove_who_they_are_on_the_bookie_s_port(tmp_path: Path) -
         channel = Channel(addresses[0], registry.open_transport, authenticator, nursery)
         for purpose in (MetastorePurpose.MEMBER, MetastorePurpose.ADMIN):
             assert (await channel.ask(purpose, b"", lambda: None)).status is Status.UNAUTHORIZED
+        metastore = reached_metastore(url, registry, options)
+        assert isinstance(metastore, QuorumMetastore)
+        with pytest.raises(MetastoreError, match=r"refuses: .*admin") as refused:
+            await metastore.administer(QuestionKind.REMOVE, {"member": addresses[0]}, SOON_S)
+        assert refused.type is MetastoreError
+        await metastore.aclose()
         stranger = Channel(addresses[0], registry.open_transport, None, nursery)
         with pytest.raises(NotSentError, match="authentication"):
             await stranger.ask(MetastorePurpose.CLIENT, b"", lambda: None)

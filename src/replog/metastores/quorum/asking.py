@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from replog.abc import Authenticator
-from replog.errors import MetastoreCorruptError, RemoteProtocolError
+from replog.errors import MetastoreError, RemoteProtocolError
 from replog.metastores.quorum.channels import LostError, NotSentError, OpenTransport
 from replog.metastores.quorum.questions import OF_ADMINISTRATORS, Answer, AnswerKind, Question, QuestionKind
 from replog.protocol.messages import MetastorePurpose, Response, Status
@@ -80,11 +80,11 @@ class Asking:
         try:
             facts = await self._status(leader)
             self.learn([str(each["address"]) for each in facts.get("members", ()) if each["address"]])
-        except (NotSentError, LostError, RemoteProtocolError, MetastoreCorruptError, TypeError, KeyError) as error:
+        except (NotSentError, LostError, RemoteProtocolError, MetastoreError, TypeError, KeyError) as error:
             self._failed(leader, str(error))  # another member is asked next
 
     async def ask(self, question: Question, attempt: Attempt) -> Answer:
-        """Asks until a leader has answered, however long it takes: the caller sets the deadline. Raises `MetastoreCorruptError`
+        """Asks until a leader has answered, however long it takes: the caller sets the deadline. Raises `MetastoreError`
         if a member refuses the question for good."""
         body = question.encode()
         purpose = MetastorePurpose.ADMIN if question.kind in OF_ADMINISTRATORS else MetastorePurpose.CLIENT
@@ -150,7 +150,7 @@ class Asking:
         async def ask(address: str) -> None:
             try:
                 found[address] = await self._status(address)
-            except (NotSentError, LostError, RemoteProtocolError, MetastoreCorruptError) as error:
+            except (NotSentError, LostError, RemoteProtocolError, MetastoreError) as error:
                 found[address] = {"address": address, "problem": str(error)}
 
         asked: set[str] = set()
@@ -164,7 +164,7 @@ class Asking:
         return [found.get(each, {"address": each, "problem": "no answer"}) for each in self._named(found)]
 
     async def _status(self, address: str) -> dict[str, Any]:
-        """Raises `NotSentError`, `LostError`, `RemoteProtocolError`, `MetastoreCorruptError`."""
+        """Raises `NotSentError`, `LostError`, `RemoteProtocolError`, `MetastoreError`."""
         body = Question(QuestionKind.STATUS).encode()
         return _read(address, await self._members.ask(address, MetastorePurpose.CLIENT, body, Attempt().sent)).facts()
 
@@ -174,9 +174,9 @@ class Asking:
 
 
 def _read(address: str, response: Response) -> Answer:
-    """Raises `NotSentError` for a member that is too busy, `MetastoreCorruptError` for one that refuses for good."""
+    """Raises `NotSentError` for a member that is too busy, `MetastoreError` for one that refuses for good."""
     if response.status is Status.TOO_BUSY:
         raise NotSentError(response.detail)
     if response.status is not Status.OK:
-        raise MetastoreCorruptError(f"metastore quorum: the member at {address} refuses: {response.detail}")
+        raise MetastoreError(f"metastore quorum: the member at {address} refuses: {response.detail}")
     return Answer.decode(response.body)
