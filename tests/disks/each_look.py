@@ -21,7 +21,8 @@ import attrs
 import trio
 
 import replog
-from replog.backends import files, lmdb
+from replog.backends.files import storage as files
+from replog.backends.lmdb import storage as lmdb
 from replog.backup.directory import BackupDirectory
 from replog.backup.saving import check
 from replog.errors import ReplogError

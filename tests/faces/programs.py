@@ -92,6 +92,9 @@ BLOCKING = {
             for number in range(500):
                 Cycle()
                 log.append(b"%d" % number)
+            gc.disable()
+            Cycle()
+            vars(client)["_way"].call_sync(gc.collect)  # in the trio thread, at last
             confirmed(500)
         assert errors and "queue.SimpleQueue" in errors[0], errors
     """),
