@@ -178,7 +178,7 @@ AppendArrives(n, source, previous, count, commit) ==
       now == IF counts_it \/ (matches /\ ~Holds("Q7 term") /\ ~members[source.by].gone)
              THEN [heard EXCEPT ![source.by].matched[n] = Max(@, acknowledged)] ELSE heard
   IN
-  /\ n \in InGroups(GroupsOf(source.log)) \/ compared <= source.commit \/ ~Holds("Q9 learner")                      \* Q9
+  /\ n \in InGroups(GroupsOf(source.log)) \/ compared <= source.commit                                           \* Q9
   /\ now # members \/ (matches /\ known > member.commit)
   /\ ~(members[n].role = "LEADER" /\ members[n].term = source.term)
   /\ members' = now /\ past' = PastWith(now, n)

@@ -73,13 +73,6 @@ COUNCIL_MODELS = (
         ("bc",),
     ),
     CouncilModel(
-        "council-learner",
-        "three members and a new name: {a, b, c} to {a, b, d}, two entries, and a disk is lost",
-        {"StandsMax": 2, "LossesMax": 1},
-        targets=("abd",),
-        is_long=True,
-    ),
-    CouncilModel(
         "council-three-entries",
         "three members, three terms and candidacies, two entries",
         {"TermsMax": 3, "StandsMax": 3},
@@ -141,7 +134,6 @@ COUNCIL_REMOVALS = (
         "a change begins before the newcomer has what is committed",
         redundant=_PROGRESS + "The rule saves a change that waits for a newcomer that nobody reaches.",
     ),
-    Removal("Q9 learner", "council-learner", "a learner gets entries that are not committed"),
     Removal("Q11 wiped", "council-loss", "a disk that was wiped comes back under its name"),
     Removal("Q11 shortened", "council-loss", "a disk that lost an entry comes back under its name"),
 )
