@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 from pathlib import Path
@@ -382,11 +381,23 @@ def options_of(module: str) -> set[str]:
 
 
 def modules() -> list[str]:
-    """All modules of replog by name, without those of `replog.spark` where pyspark is missing."""
-    has_spark = importlib.util.find_spec("pyspark") is not None
+    """All modules of replog by name, without those that need a package that is not here: the fast lane installs few extras."""
     here = pkgutil.walk_packages(replog.__path__, "replog.", onerror=lambda name: None)
-    names = [each.name for each in here if "__main__" not in each.name]
-    return [name for name in names if has_spark or not name.startswith("replog.spark")]
+    return [each.name for each in here if "__main__" not in each.name and can_be_imported(each.name)]
+
+
+def can_be_imported(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "replog").startswith("replog"):
+            raise
+        return False
+    except ConfigError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        return False
+    return True
 
 
 def test_there_are_few_options() -> None:
