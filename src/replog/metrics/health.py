@@ -83,8 +83,8 @@ def health_of(bookies: Iterable[ServedBookie]) -> Health:
             problems[server.bookie_id] = str(problem)
             # The worst state wins, in any order of the bookies.
             state = max(state, _state_of(server), key=_BY_SEVERITY.index)
-        figures = each.statistics()
-        metastore |= {name.removeprefix("metastore_"): figures[name] for name in _OF_MEMBER if name in figures}
+        beside = [figure for figures in each.beside for figure in figures().items()]
+        metastore |= {name.removeprefix("metastore_"): value for name, value in beside if name in _OF_MEMBER}
     if metastore.get("stopped"):
         problems["metastore"] = "its member of the metastore has stopped: the log says why, and the other members go on"
     return Health(state, names, problems, metastore)

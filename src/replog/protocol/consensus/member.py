@@ -353,7 +353,8 @@ class Member:
         assert self.leading is not None, "a leader commits by counting"
         members, index = self.members, self.log.members_index
         for name in self.leading.learners:
-            self._send(name, self.leading.followers[name])
+            if name not in members.names:  # members have it already
+                self._send(name, self.leading.followers[name])
         if members.is_changing and index <= self.commit:
             self.append(LogEntry(self.term, Kind.SETTLE, members=members.settled()))
         elif index <= self.commit and self.name not in members.names:
