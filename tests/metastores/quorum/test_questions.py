@@ -14,7 +14,7 @@ from replog.errors import RemoteProtocolError
 from replog.metastores.quorum import questions
 from replog.metastores.quorum.frames import CopyInParts, FrameKind, MemberFrame, copy_payload, pages
 from replog.metastores.quorum.questions import Answer, AnswerKind, Question, QuestionKind
-from replog.protocol.consensus.commands import Command, Outcome, Status, What
+from replog.protocol.consensus.commands import LEASE, Command, Outcome, Status, What
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1, max_size=20)
 versions = st.integers(0, (1 << 63) - 1)
@@ -26,7 +26,14 @@ versions = st.integers(0, (1 << 63) - 1)
         st.builds(
             Question,
             st.just(QuestionKind.CHANGE),
-            command=st.builds(Command, st.binary(min_size=16, max_size=16), versions, st.sampled_from(What), words),
+            command=st.builds(
+                Command,
+                st.binary(min_size=16, max_size=16),
+                versions,
+                st.sampled_from(What),
+                words,
+                st.binary(min_size=LEASE.size),
+            ),
         ),
         st.builds(Question, st.sampled_from(tuple(questions.OF_ADMINISTRATORS)), facts=st.dictionaries(words, words)),
     )

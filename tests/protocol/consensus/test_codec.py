@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replog.errors import RemoteProtocolError
 from replog.protocol.consensus.codec import decode_base, decode_entry, encode_base, encode_entry
-from replog.protocol.consensus.commands import Command, What, decode_commands, encode_commands
+from replog.protocol.consensus.commands import LEASE, Command, What, decode_commands, encode_commands
 from replog.protocol.consensus.groups import Membership
 from replog.protocol.consensus.log import Base, Kind, LogEntry
 
@@ -21,9 +21,9 @@ COMMANDS = st.lists(
         Command,
         st.binary(min_size=16, max_size=16),
         TERMS,
-        st.sampled_from(list(What)),
+        st.sampled_from(What),
         st.text(max_size=40),
-        st.binary(max_size=60),
+        st.binary(min_size=LEASE.size, max_size=60),
         st.none() | st.integers(0, (1 << 63) - 1),
     ),
     max_size=5,

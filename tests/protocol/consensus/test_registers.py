@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replog.errors import RemoteProtocolError
-from replog.protocol.consensus.commands import Command, Outcome, Status, What, encode_commands
+from replog.protocol.consensus.commands import LEASE, Command, Outcome, Status, What, encode_commands
 from replog.protocol.consensus.registers import Registers
 from tests.simulator.council.rows import MemoryRows
 
@@ -26,7 +26,8 @@ class State:
     def do(self, what: What, key: str, expected: int | None = None, *, token: int = 0, known: int = 0) -> Outcome:
         self.index += 1
         name = (token or self.index).to_bytes(16, "big")
-        command = Command(name, known or self.index, what, key, key.encode(), expected)
+        value = LEASE.pack(1) + key.encode()  # as an announcement's is
+        command = Command(name, known or self.index, what, key, value, expected)
         ((_, outcome),) = self.registers.apply(self.index, encode_commands(0, [command]))
         return outcome
 

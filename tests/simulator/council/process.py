@@ -115,7 +115,7 @@ class Process:
 
     def _committed(self, index: int, entry: LogEntry) -> None:
         self._world.committed(self, index, entry)
-        outcomes = self.state.apply(index, entry.body) if entry.kind is Kind.COMMANDS else []
+        outcomes = self.state.apply(index, entry.body, entry.term) if entry.kind is Kind.COMMANDS else []
         call = self.waiting.pop(index, None)
         if call is not None:
             ((_, outcome),) = outcomes

@@ -114,7 +114,7 @@ class Asking:
 
     def _is_final(self, address: str, answer: Answer, leader: str | None, members: tuple[str, ...]) -> bool:
         match answer.kind:
-            case AnswerKind.FOUND | AnswerKind.MISSING | AnswerKind.REFUSED:
+            case AnswerKind.FOUND | AnswerKind.MISSING | AnswerKind.REFUSED | AnswerKind.UNCHANGED:
                 self._leader = address
                 self._problems.pop(address, None)
                 return True

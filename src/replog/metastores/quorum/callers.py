@@ -1,4 +1,4 @@
-"""The clients of one member that wait: for a command to be committed, or for a read to be confirmed."""
+"""The clients of one member that wait: for a command to be committed, a read to be confirmed, or something to change."""
 
 from __future__ import annotations
 
@@ -60,11 +60,45 @@ class WaitingRead:
     is_confirmed: bool = False
 
 
+class Waits:
+    """Clients that wait for a key to change, and those that wait for the words right below one."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, trio.Event] = {}  # by key; by key and a slash, for what is below it
+
+    async def changed(self, place: str) -> None:
+        """Waits until `wake` names this place."""
+        event = self._events.setdefault(place, trio.Event())
+        try:
+            await event.wait()
+        finally:
+            if self._events.get(place) is event and not event.statistics().tasks_waiting:
+                del self._events[place]
+
+    def wake(self, key: str, *, is_listed_anew: bool) -> None:
+        """This key has changed; with `is_listed_anew` it was created or deleted."""
+        self._wake(key)
+        while is_listed_anew and key:
+            key = key.rpartition("/")[0]
+            self._wake(f"{key}/")
+
+    def wake_all(self) -> None:
+        """All of them look elsewhere."""
+        for place in list(self._events):
+            self._wake(place)
+
+    def _wake(self, place: str) -> None:
+        event = self._events.pop(place, None)
+        if event is not None:
+            event.set()
+
+
 class Callers:
     """Those that wait. Commands gather until they become an entry together; from then on they wait for its index."""
 
     def __init__(self) -> None:
         self.under_way: dict[int, list[WaitingCommand]] = {}  # by the index of their entry
+        self.waits = Waits()
         self._gathered: deque[WaitingCommand] = deque()
         self._gathered_bytes = 0
         self._reads: list[WaitingRead] = []
@@ -93,7 +127,7 @@ class Callers:
         self._gathered_bytes -= size_bytes
         return waiting
 
-    def committed(self, index: int, outcomes: Sequence[tuple[bytes, Outcome]]) -> None:
+    def committed(self, index: int, outcomes: Sequence[tuple[Command, Outcome]]) -> None:
         """An entry was applied: answers those who wait for it (Q14)."""
         waiting = self.under_way.pop(index, None)
         if waiting is not None:
@@ -137,3 +171,4 @@ class Callers:
                 each.end(error=error)
         for read in self._reads:
             read.ended.set()
+        self.waits.wake_all()

@@ -6,7 +6,9 @@ appended it, nothing was written; otherwise the outcome is unknown (M1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import trio
@@ -17,14 +19,19 @@ from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
     MetastoreCorruptError,
+    MetastoreError,
     MetastoreUnavailableError,
     MetastoreUncertainError,
     VersionConflictError,
 )
+from replog.metastores.quorum.announcing import announcement
 from replog.metastores.quorum.asking import Asking, Attempt, Members
-from replog.metastores.quorum.questions import Answer, AnswerKind, Question, QuestionKind
-from replog.protocol.consensus.commands import TOKEN_BYTES, Command, Outcome, Status, What
+from replog.metastores.quorum.questions import Answer, AnswerKind, Question, QuestionKind, digest_of
+from replog.protocol.consensus.commands import LEASE, LEASE_MS_MAX, TOKEN_BYTES, Command, Outcome, Status, What
 from replog.runtime.entropy import current_entropy
+
+_PAUSE_S = 0.5
+_NO_FACTS: Mapping[str, Any] = {}
 
 
 class QuorumMetastore(MetastoreOverTransports):
@@ -74,6 +81,63 @@ class QuorumMetastore(MetastoreOverTransports):
     async def values(self, key: str) -> dict[str, Versioned]:
         """The values right below the key, of one moment."""
         return (await self._read(QuestionKind.VALUES, key)).values()
+
+    # -- waits, which the leader holds ------------------------------------------------------------------------------
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        """Returns soon after the key's version differs from this. May return early."""
+        await self._wait(key, {"version": version})
+
+    async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
+        """Returns soon after the children differ from these. May return early."""
+        await self._wait(key, {"words": digest_of(known)})
+
+    async def _wait(self, key: str, facts: Mapping[str, Any]) -> None:
+        check_key(key)
+        question = Question(QuestionKind.WAIT, self._place(key), facts=facts)
+        while True:
+            self._check_open()
+            try:
+                answer = self._checked(key, await self._asking.ask(question, Attempt()))
+            except MetastoreCorruptError:
+                raise
+            except MetastoreError:
+                await trio.sleep(_PAUSE_S)  # a wait goes on while the members refuse
+            else:
+                if answer.kind is not AnswerKind.UNCHANGED:
+                    return
+
+    # -- who is alive -----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
+        """Makes the key exist while the context is open. Beats write nothing: the leader counts the time (Q15)."""
+        check_value(key, value)
+        async with announcement(self, key, bytes(value), self.lease_s):
+            yield
+
+    async def announced(self, key: str) -> dict[str, bytes]:
+        """The values that are announced right below the key."""
+        found = (await self._read(QuestionKind.ANNOUNCED, key)).values()
+        return {word: each.value for word, each in found.items()}
+
+    async def put_announcement(self, key: str, value: bytes) -> int:
+        """Announces the key for a lease, and returns its version. Raises `KeyExistsError`, `MetastoreUncertainError`: then it is
+        gone after the lease."""
+        # Asking first costs nothing on disks: of a key that exists, a command would be an entry of the log all the same.
+        with suppress(KeyNotFoundError):
+            await self.get(key)
+            raise KeyExistsError(key, "another client announces it, or it was created: nothing was written")
+        lease_ms = min(math.ceil(1000 * self.lease_s), LEASE_MS_MAX)
+        outcome = await self._change(What.ANNOUNCE, key, LEASE.pack(lease_ms) + value)
+        if outcome.status is Status.EXISTS:
+            raise KeyExistsError(key, "another client announces it: nothing was written")
+        return outcome.version
+
+    async def beat(self, key: str, version: int) -> bool:
+        """Has the announcement of this version live for another lease; False if it is gone. Raises `MetastoreError`."""
+        answer = await self._read(QuestionKind.BEAT, key, {"version": version})
+        return answer.kind is AnswerKind.FOUND
 
     async def status(self, timeout_s: float) -> list[dict[str, Any]]:
         """The state of all members that answer, as each of them sees it; of others, why they don't. For people."""
@@ -127,11 +191,12 @@ class QuorumMetastore(MetastoreOverTransports):
             raise VersionConflictError(key, expected, outcome.version)
         return outcome
 
-    async def _read(self, kind: QuestionKind, key: str) -> Answer:
+    async def _read(self, kind: QuestionKind, key: str, facts: Mapping[str, Any] = _NO_FACTS) -> Answer:
         check_key(key)
         self._check_open()
+        question = Question(kind, self._place(key), facts=facts)
         with trio.move_on_after(self._timeout_s):
-            return self._checked(key, await self._asking.ask(Question(kind, self._place(key)), Attempt()))
+            return self._checked(key, await self._asking.ask(question, Attempt()))
         raise MetastoreUnavailableError(
             f"metastore quorum: {key!r} could not be read within {self._timeout_s:g} s: no majority of the members "
             f"answers. {self._asking.problems()}"

@@ -18,9 +18,18 @@ import trio
 from replog.errors import MetastoreUnavailableError, RemoteProtocolError
 from replog.metastores.quorum.callers import BusyError, Callers, NotLeaderError, UnknownOutcomeError
 from replog.metastores.quorum.frames import Rows
+from replog.metastores.quorum.leases import LeaseClock
 from replog.metastores.quorum.overlay import OverlayRows
 from replog.metastores.quorum.store import MemberStore
-from replog.protocol.consensus.commands import Command, Outcome, encode_commands
+from replog.protocol.consensus.commands import (
+    TERM,
+    TOKEN_BYTES,
+    Command,
+    Outcome,
+    Status,
+    What,
+    encode_commands,
+)
 from replog.protocol.consensus.effects import Committed, CopyTaken, CopyWanted, Deposed, Effect, ReadsConfirmed
 from replog.protocol.consensus.groups import Group
 from replog.protocol.consensus.log import Base, Kind, LogEntry
@@ -35,6 +44,7 @@ T = TypeVar("T")
 
 _ENTRIES_UNDER_WAY_MAX = 2  # of commands: what comes meanwhile becomes the next entry
 _IDLE_FLUSH_S = 1.0  # after which what was applied is written, though no entry is
+_HOLD_S = 2.0  # a client that waits is answered then, changed or not: sooner than a silent connection is given up
 _LOG_ENTRIES_MAX, _LOG_BYTES_MAX = 10_000, 16 << 20  # kept for members that lag; half of it is dropped at a time
 
 # What a member stops over, alone (B10): its disk, what it does not read, and what can't be, such as a term that has no room.
@@ -60,7 +70,7 @@ class Timing:
 
 
 class Node:
-    """One member. Use `run` in a nursery; `change` and `read` are for clients, `receive` for the network."""
+    """One member. Use `run` in a nursery; `change`, `read` and `wait` are for clients, `receive` for the network."""
 
     def __init__(self, name: str, store: MemberStore, network: Network, timing: Timing) -> None:
         stored = store.load()
@@ -74,6 +84,7 @@ class Node:
         self._rows = OverlayRows(store)
         self._state = Registers(self._rows)
         self._callers = Callers()
+        self.leases = LeaseClock(timing.heartbeat_s)
         self._copy: Rows | None = None  # that was received, and is to be written
         self._is_copying: set[str] = set()
         self._wanted = trio.Event()  # something is to be written
@@ -110,11 +121,27 @@ class Node:
         self._proceed()
         if not await self._callers.confirmed(asked):
             raise NotLeaderError(self.member.leader)
+        return self._look(look), self.applied
+
+    def _look(self, look: Callable[[Registers], T]) -> T:
         try:
-            return look(self._state), self.applied
+            return look(self._state)
         except (OSError, lmdb.Error) as error:
             self._stop(error)
             raise NotLeaderError(None) from error
+
+    async def wait(self, place: str, is_changed: Callable[[Registers], bool]) -> bool:
+        """Waits until `is_changed` may say so, or for some seconds: then returns False. `place` is a key, or a key and a slash
+        for what is below it. What it looks at may be a moment old: whoever waits reads afterwards. Raises `NotLeaderError`."""
+        await trio.lowlevel.checkpoint()
+        if self.member.is_ready and self.failure is None:
+            if self._look(is_changed):
+                return True
+            with trio.move_on_after(_HOLD_S) as hold:
+                await self._callers.waits.changed(place)
+            if self.member.is_ready and self.failure is None:
+                return not hold.cancelled_caught
+        raise NotLeaderError(self.member.leader)
 
     # -- changes of the members ---------------------------------------------------------------------------------------
 
@@ -174,7 +201,23 @@ class Node:
         while True:
             await trio.sleep(self._timing.heartbeat_s)
             self.member.heartbeat_due()
+            self._expire()
             self._proceed()
+
+    def _expire(self) -> None:
+        """Has the keys deleted whose holders were not heard of for their leases."""
+        member, now_s = self.member, trio.current_time()
+        if not member.is_ready:
+            return
+        if self.leases.term != member.term:
+            self.leases.begin(member.term, self._state.announcements(), now_s)
+        for key, version in self.leases.tick(now_s):
+            token = current_entropy().random.randbytes(TOKEN_BYTES)
+            expire = Command(token, self.applied, What.EXPIRE, key, TERM.pack(member.term), version)
+            try:
+                self._callers.gather(expire)
+            except BusyError:
+                self.leases.renew(key, version, 0)  # once more at the next tick
 
     async def _write(self) -> None:
         """Writes what has changed, one moment of the member after the other."""
@@ -265,10 +308,15 @@ class Node:
 
     def _apply(self, index: int, entry: LogEntry) -> None:
         assert index == self.applied + 1, "entries are applied in their order, each once"
-        outcomes: Sequence[tuple[bytes, Outcome]] = ()
+        outcomes: Sequence[tuple[Command, Outcome]] = ()
         if entry.kind is Kind.COMMANDS:
-            outcomes = self._state.apply(index, entry.body)
+            outcomes = self._state.apply(index, entry.body, entry.term)
         self.applied = index
+        if self.member.leading is not None:
+            for command, outcome in outcomes:
+                if outcome.status is Status.DONE:
+                    self._callers.waits.wake(command.key, is_listed_anew=command.what is not What.PUT)
+                    self.leases.changed(self._state, command.key)
         self._callers.committed(index, outcomes)
 
     def _stop(self, error: Exception) -> None:

@@ -12,6 +12,7 @@ import enum
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import attrs
@@ -54,9 +55,13 @@ class QuestionKind(enum.IntEnum):
     ADD = 6  # these need the role of an administrator
     REMOVE = 7
     REPLACE = 8
+    ANNOUNCED = 9
+    BEAT = 10  # the holder of an announced key lives
+    WAIT = 11  # answered once the key has changed, or after a while
 
 
 OF_ADMINISTRATORS = frozenset((QuestionKind.ADD, QuestionKind.REMOVE, QuestionKind.REPLACE))
+_WITH_FACTS = OF_ADMINISTRATORS | {QuestionKind.BEAT, QuestionKind.WAIT}  # and with a key, where it is about one
 
 
 class AnswerKind(enum.IntEnum):
@@ -68,11 +73,12 @@ class AnswerKind(enum.IntEnum):
     UNKNOWN = 4  # it was begun, and its outcome is unknown: ask again with the same token
     BUSY = 5  # nothing was done: later
     REFUSED = 6  # nothing was done, for a reason that people read
+    UNCHANGED = 7  # nothing has changed while it was waited for: ask again
 
 
 @attrs.frozen
 class Question:
-    """A question of a client: about a key, with a command, or with facts for an administrator's."""
+    """A question of a client: about a key, with a command, or with facts."""
 
     kind: QuestionKind
     key: str = ""
@@ -84,7 +90,8 @@ class Question:
         if self.kind is QuestionKind.CHANGE:
             assert self.command is not None, "a change has a command"
             return _KIND.pack(self.kind) + encode_commands(0, (self.command,))
-        rest = json.dumps(dict(self.facts)) if self.kind in OF_ADMINISTRATORS else self.key
+        about = {"key": self.key} if self.key else {}
+        rest = json.dumps({**about, **self.facts}) if self.kind in _WITH_FACTS else self.key
         return _KIND.pack(self.kind) + rest.encode()
 
     @staticmethod
@@ -96,8 +103,9 @@ class Question:
                 _, (command,) = decode_commands(data[1:])
                 return Question(kind, command=command)
             text = data[1:].decode()
-            if kind in OF_ADMINISTRATORS:
-                return Question(kind, facts=dict(json.loads(text)))
+            if kind in _WITH_FACTS:
+                facts = dict(json.loads(text))
+                return Question(kind, str(facts.pop("key", "")), facts=facts)
             return Question(kind, text)
         except (ValueError, IndexError, TypeError, RecursionError) as error:
             raise RemoteProtocolError(f"{len(data)} bytes are no question to a metastore: {error}") from error
@@ -224,6 +232,11 @@ def value_payload(version: int, value: bytes) -> bytes:
 def words_payload(words: Sequence[str]) -> bytes:
     """Children. No word has a slash."""
     return "/".join(words).encode()
+
+
+def digest_of(words: Sequence[str]) -> str:
+    """A digest of children: whether they have changed is asked by that."""
+    return blake2b(words_payload(words), digest_size=16).hexdigest()
 
 
 def values_payload(values: Mapping[str, tuple[int, bytes]]) -> bytes:

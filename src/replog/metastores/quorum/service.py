@@ -25,8 +25,10 @@ from replog.metastores.quorum.questions import (
     Question,
     QuestionKind,
 )
+from replog.protocol.consensus.commands import What
 from replog.protocol.consensus.message_codec import decode_message
 from replog.protocol.consensus.messages import Copy, Message
+from replog.protocol.consensus.registers import Registers
 from replog.protocol.messages import MetastorePurpose, MetastoreRequest, Request, Response, Status
 from replog.runtime.keys import VALUE_BYTES_MAX
 from replog.runtime.loggers import logger
@@ -154,9 +156,12 @@ def _message_of(data: bytes, *, is_copy: bool) -> Message:
     return message
 
 
-def _check_size(question: Question) -> None:
-    """Raises `RemoteProtocolError` for what no disk of a member takes: it would stop, and all if that was in the log."""
+def _check(question: Question) -> None:
+    """Raises `RemoteProtocolError` for what no disk of a member takes: it would stop, and all if that was in the log; and for
+    what only a leader asks of itself."""
     command = question.command
+    if command is not None and command.what is What.EXPIRE:
+        raise RemoteProtocolError("only the leader's clock expires an announced key (Q15)")
     key, value_bytes = (question.key, 0) if command is None else (command.key, len(command.value))
     key_bytes = len(key.encode())
     if key_bytes > PLACE_BYTES_MAX or value_bytes > VALUE_BYTES_MAX:
@@ -166,7 +171,7 @@ def _check_size(question: Question) -> None:
 
 
 async def _answer(node: Node, question: Question) -> bytes:
-    _check_size(question)
+    _check(question)
     key = question.key
     match question.kind:
         case QuestionKind.CHANGE:
@@ -181,13 +186,33 @@ async def _answer(node: Node, question: Question) -> bytes:
         case QuestionKind.CHILDREN:
             words, index = await node.read(lambda state: state.children(key))
             return questions.found(index, questions.words_payload(words))
+        case QuestionKind.BEAT:
+            version = question.facts.get("version", 0)
+            is_there, index = await node.read(lambda state: node.leases.beat(state, key, version))
+            return questions.found(index, b"") if is_there else questions.missing(index)
+        case QuestionKind.WAIT:
+            is_changed = await _wait(node, key, question.facts)
+            return questions.found(0, b"") if is_changed else questions.other(AnswerKind.UNCHANGED)
         case _:
-            values, index = await node.read(lambda state: state.values(key))
+            of = Registers.announced if question.kind is QuestionKind.ANNOUNCED else Registers.values
+            values, index = await node.read(lambda state: of(state, key))
             payload = questions.values_payload(values)
             if len(payload) > _VALUES_BYTES_MAX:
                 problem = f"the values below {key!r} have {len(payload)} bytes together, too many for one answer"
                 return questions.other(AnswerKind.REFUSED, problem)
             return questions.found(index, payload)
+
+
+async def _wait(node: Node, key: str, facts: Mapping[str, Any]) -> bool:
+    """Waits for another version of the key, or for other words right below it: whichever was named."""
+    if "words" in facts:
+        return await node.wait(f"{key}/", lambda state: questions.digest_of(state.children(key)) != facts["words"])
+
+    def version(state: Registers) -> int | None:
+        found = state.get(key)
+        return None if found is None else found[0]
+
+    return await node.wait(key, lambda state: version(state) != facts.get("version"))
 
 
 def _ignore(_frame: MemberFrame) -> None:

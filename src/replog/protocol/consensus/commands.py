@@ -3,7 +3,8 @@
     body      stamp in ms (u64), an earlier index (u64) and the sum of the state as of it (u64), then the commands in their order
     command   size (u32), token (16 bytes), known index (u64), what (u8), expected version (i64), key's size (u16), key, value
 
-A command's token is random. Its known index is that of a committed entry that its client knew when it first sent it (Q13).
+A command's token is random. Its known index is that of a committed entry that its client knew when it first sent it (Q13). The
+value of ANNOUNCE begins with the lease in ms (u32); that of EXPIRE is the term whose leader has counted the time (Q15).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _BODY = struct.Struct(">QQQ")
 _SIZE = struct.Struct(">I")
 _HEAD = struct.Struct(f">{TOKEN_BYTES}sQBqH")
 _OUTCOME = struct.Struct(">BQ")
+LEASE = struct.Struct(">I")
+LEASE_MS_MAX = (1 << 32) - 1
+TERM = struct.Struct(">Q")
 
 
 class What(enum.IntEnum):
@@ -31,6 +35,12 @@ class What(enum.IntEnum):
     CREATE = 1
     PUT = 2
     DELETE = 3
+    ANNOUNCE = 4  # creates a key that exists while its holder is heard of
+    EXPIRE = 5  # deletes an announced key whose holder was not heard of for its lease: of leaders only (Q15)
+
+
+CREATING = frozenset((What.CREATE, What.ANNOUNCE))
+DELETING = frozenset((What.DELETE, What.EXPIRE))
 
 
 class Status(enum.IntEnum):
@@ -115,5 +125,7 @@ def _commands(body: bytes) -> Iterator[Command]:
             raise ValueError(f"a command of {size} bytes ends behind its entry")
         key = body[at : at + key_bytes].decode()
         value = body[at + key_bytes : end]
+        if what == What.ANNOUNCE and len(value) < LEASE.size:
+            raise ValueError(f"an announcement of {len(value)} bytes has no lease")
         yield Command(token, known, What(what), key, value, None if expected == _ANY_VERSION else expected)
         at = end

@@ -7,6 +7,7 @@ the same: nothing here uses a time or a random number that is not in an entry.
     \\0forgotten     the index of the newest command whose outcome is forgotten (u64)
     \\0sum           the sum of all keys: of each, 64 bits of a hash of key, version and value, added up (Q19)
     k WORD \\0 ...    version (u64), then the value
+    e WORD \\0 ...    the lease of an announced key in ms (u32): it exists beside the key's own row
     t TOKEN         index (u64), stamp in ms (u64), outcome
     o INDEX PLACE   the token of that command: the order in which outcomes are forgotten
 """
@@ -19,7 +20,18 @@ from hashlib import blake2b
 from typing import Protocol
 
 from replog.errors import RemoteProtocolError
-from replog.protocol.consensus.commands import Command, Outcome, Status, What, decode_commands, sum_as_of
+from replog.protocol.consensus.commands import (
+    CREATING,
+    DELETING,
+    LEASE,
+    TERM,
+    Command,
+    Outcome,
+    Status,
+    What,
+    decode_commands,
+    sum_as_of,
+)
 
 VERSION_ROW, FORGOTTEN_ROW, SUM_ROW = b"\0version", b"\0forgotten", b"\0sum"
 OUTCOMES_MAX = 10_000  # that are remembered, and beyond them
@@ -51,6 +63,11 @@ class Rows(Protocol):
 def key_row(key: str) -> bytes:
     """Where a key is: what is below it follows it."""
     return b"k" + key.replace("/", "\0").encode()
+
+
+def _lease_row(row: bytes) -> bytes:
+    """Where the lease of the key with this row is."""
+    return b"e" + row[1:]
 
 
 class Registers:
@@ -92,6 +109,23 @@ class Registers:
             if found is not None
         }
 
+    def announced(self, key: str) -> dict[str, tuple[int, bytes]]:
+        """Those of `values` that are announced."""
+        return {word: found for word, found in self.values(key).items() if self.lease_ms(f"{key}/{word}") is not None}
+
+    def lease_ms(self, key: str) -> int | None:
+        """The lease of an announced key; None for another one."""
+        found = self._rows.get(_lease_row(key_row(key)))
+        return None if found is None else int(LEASE.unpack(found)[0])
+
+    def announcements(self) -> Iterator[tuple[str, int, int]]:
+        """All announced keys, with their versions and leases in ms."""
+        for row, found in self._below(b"e"):
+            key = row[1:].decode().replace("\0", "/")
+            present = self.get(key)
+            assert present is not None, "a lease is that of a key"
+            yield key, present[0], int(LEASE.unpack(found)[0])
+
     def _children(self, key: str) -> Iterator[tuple[bytes, bytes | None]]:
         """The words right below a key, each once, and what is stored there; None if there is something below the word only."""
         prefix = key_row(key) + b"\0"
@@ -110,14 +144,14 @@ class Registers:
                     start = prefix + word + b"\1"
                     break
 
-    def apply(self, index: int, body: bytes) -> list[tuple[bytes, Outcome]]:
-        """Applies the commands of the entry with this index. Returns their tokens and outcomes, in order.
+    def apply(self, index: int, body: bytes, term: int = 0) -> list[tuple[Command, Outcome]]:
+        """Applies the commands of the entry with this index, of a leader of this term. Returns them and their outcomes, in order.
 
         Raises `RemoteProtocolError` for commands that this version does not know (Q20), and if its sender had another state
         (Q19): then nothing was applied."""
         stamp_ms, commands = decode_commands(body)
         self._compare(index, *sum_as_of(body))
-        found = [(each.token, self._once(index, place, stamp_ms, each)) for place, each in enumerate(commands)]
+        found = [(each, self._once(index, place, stamp_ms, each, term)) for place, each in enumerate(commands)]
         self._forget(stamp_ms)
         self._sums[index] = self.sum
         self._sums.pop(index - _SUMS_KEPT, None)
@@ -134,38 +168,47 @@ class Registers:
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
-    def _once(self, index: int, place: int, stamp_ms: int, command: Command) -> Outcome:
+    def _once(self, index: int, place: int, stamp_ms: int, command: Command, term: int) -> Outcome:
         """A repetition has its first outcome. One that may be a repetition of what is forgotten is refused (Q13)."""
         remembered = self._rows.get(b"t" + command.token)
         if remembered is not None:
             return Outcome.decode(remembered[_REMEMBERED.size :])
         if command.known < self._number(FORGOTTEN_ROW):
             return Outcome(Status.UNKNOWN, index)
-        outcome = self._perform(command)
+        outcome = self._perform(command, term)
         self._rows.put(b"t" + command.token, _REMEMBERED.pack(index, stamp_ms) + outcome.encode())
         self._rows.put(_ORDER.pack(b"o", index, place), command.token)
         self._remembered += 1
         return outcome
 
-    def _perform(self, command: Command) -> Outcome:
+    def _perform(self, command: Command, term: int) -> Outcome:
         found = self.get(command.key)
-        if command.what is What.CREATE:
+        if command.what in CREATING:
             if found is not None:
                 return Outcome(Status.EXISTS, found[0])
         elif found is None:
             return Outcome(Status.MISSING)
         elif command.expected is not None and command.expected != found[0]:
             return Outcome(Status.CONFLICT, found[0])
-        row = key_row(command.key)
+        elif command.what is What.EXPIRE and command.value != TERM.pack(term):
+            return Outcome(
+                Status.CONFLICT, found[0]
+            )  # who leads now has its own clock, and has given the holder time (Q15)
+        row, value = key_row(command.key), command.value
         change = -_hash(row, *found) if found is not None else 0
-        if command.what is What.DELETE:
+        if command.what in DELETING:
             self._rows.delete(row)
+            if self.lease_ms(command.key) is not None:
+                self._rows.delete(_lease_row(row))
             version = 0
         else:
+            if command.what is What.ANNOUNCE:
+                lease, value = value[: LEASE.size], value[LEASE.size :]
+                self._rows.put(_lease_row(row), lease)
             version = self._number(VERSION_ROW) + 1
             self._put_number(VERSION_ROW, version)
-            self._rows.put(row, _NUMBER.pack(version) + command.value)
-            change += _hash(row, version, command.value)
+            self._rows.put(row, _NUMBER.pack(version) + value)
+            change += _hash(row, version, value)
         self._put_number(SUM_ROW, (self.sum + change) % _SUMS)
         return Outcome(Status.DONE, version)
 

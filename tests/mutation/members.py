@@ -1,0 +1,77 @@
+"""Mutants of the metastore's members outside their machine: leases, and waits. Those of the machine are the simulator's."""
+
+from tests.mutation.table import SourceMutant
+
+_TESTS = ("tests/metastores/quorum/test_leases.py",)
+
+
+def _member(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:
+    return SourceMutant(f"members-{name}", rule, file, old, new, why, _TESTS)
+
+
+MUTANTS = (
+    _member(
+        "hung-leader-counts",
+        "Q15",
+        "metastores/quorum/leases.py",
+        "passed_s = min(now_s - self._counted_at_s, self._counted_max_s)",
+        "passed_s = now_s - self._counted_at_s",
+        "a leader that hung for a minute expires everybody",
+    ),
+    _member(
+        "expire-of-old-term",
+        "Q15",
+        "protocol/consensus/registers.py",
+        "elif command.what is What.EXPIRE and command.value != TERM.pack(term):",
+        "elif False:",
+        "a leader that was deposed in between expires by what it counted before",
+    ),
+    _member(
+        "beat-without-majority",
+        "Q15",
+        "metastores/quorum/service.py",
+        "is_there, index = await node.read(lambda state: node.leases.beat(state, key, version))",
+        "is_there, index = node.leases.beat(node._state, key, version), node.applied",
+        "a leader of the past tells a holder that its key exists, which others have let expire",
+    ),
+    _member(
+        "clients-expire",
+        "Q15",
+        "metastores/quorum/service.py",
+        "if command is not None and command.what is What.EXPIRE:",
+        "if False:",
+        "any client ends another one's announcement",
+    ),
+    _member(
+        "candidates-write",
+        "Q15",
+        "metastores/quorum/metastore.py",
+        "        with suppress(KeyNotFoundError):\n            await self.get(key)\n",
+        "        with suppress(KeyNotFoundError):\n            raise KeyNotFoundError(key, '')\n",
+        "each candidate writes an entry to three disks every few seconds",
+    ),
+    _member(
+        "lease-outlives-key",
+        "Q15",
+        "protocol/consensus/registers.py",
+        "                self._rows.delete(_lease_row(row))\n",
+        "                pass\n",
+        "a key that is created where one was announced expires",
+    ),
+    _member(
+        "listing-not-woken",
+        "Q10",
+        "metastores/quorum/callers.py",
+        "while is_listed_anew and key:",
+        "while False:",
+        "who waits for children hears of none",
+    ),
+    _member(
+        "waits-outlive-leader",
+        "Q10",
+        "metastores/quorum/callers.py",
+        "            read.ended.set()\n        self.waits.wake_all()\n",
+        "            read.ended.set()\n",
+        "who waits at a leader that was deposed hears of nothing",
+    ),
+)
