@@ -1,4 +1,4 @@
-"""Mutants of the metastore's members outside their machine: leases, and waits. Those of the machine are the simulator's."""
+"""Mutants of the metastore's members outside their machine: leases, waits, disks. Those of the machine are the simulator's."""
 
 from tests.mutation.table import SourceMutant
 
@@ -9,7 +9,25 @@ def _member(name: str, rule: str, file: str, old: str, new: str, why: str) -> So
     return SourceMutant(f"members-{name}", rule, file, old, new, why, _TESTS)
 
 
+def _full(name: str, file: str, old: str, new: str, why: str) -> SourceMutant:
+    return SourceMutant(f"members-{name}", "Q18", file, old, new, why, ("tests/disks/test_full_members.py",))
+
+
 MUTANTS = (
+    _full(
+        "full-disk-stops-members",
+        "metastores/quorum/store.py",
+        "if not is_full(error) or not self._spare.give_up():",
+        "if True:",
+        "members stop on a full disk, and nothing can be trimmed to make room",
+    ),
+    _full(
+        "full-disk-is-filled",
+        "metastores/quorum/node.py",
+        "if self._store.is_short and _fills(",
+        "if False and _fills(",
+        "what was held back is used up by new keys, and then all members stop",
+    ),
     _member(
         "hung-leader-counts",
         "Q15",

@@ -123,7 +123,7 @@ class Asking:
                 self._leader = leader if leader != address else None
                 self._problems[address] = "it knows no leader" if not leader else f"it follows {leader}"
             case AnswerKind.BUSY:
-                self._problems[address] = "too many changes wait there"
+                self._problems[address] = answer.text
             case AnswerKind.UNKNOWN:
                 self._failed(address, "it leads no more")
         return False

@@ -23,7 +23,7 @@ class NotLeaderError(Exception):
 
 
 class BusyError(Exception):
-    """Too many commands wait: nothing was appended. Never leaves this package."""
+    """Too many commands wait, or the disk is full, as its text says: nothing was appended. Never leaves this package."""
 
 
 class UnknownOutcomeError(Exception):
@@ -112,7 +112,7 @@ class Callers:
         """A command of a client has come. Raises `BusyError` if too many bytes wait."""
         waiting = WaitingCommand(command)
         if self._gathered and self._gathered_bytes + waiting.size_bytes > _GATHERED_BYTES_MAX:
-            raise BusyError
+            raise BusyError("too many changes wait there")
         self._gathered.append(waiting)
         self._gathered_bytes += waiting.size_bytes
         return waiting

@@ -45,6 +45,7 @@ T = TypeVar("T")
 _ENTRIES_UNDER_WAY_MAX = 2  # of commands: what comes meanwhile becomes the next entry
 _IDLE_FLUSH_S = 1.0  # after which what was applied is written, though no entry is
 _HOLD_S = 2.0  # a client that waits is answered then, changed or not: sooner than a silent connection is given up
+_GROWTH_BYTES_MAX = 1024  # of a value, on a full disk: a record that says what is trimmed may be a little larger
 _LOG_ENTRIES_MAX, _LOG_BYTES_MAX = 10_000, 16 << 20  # kept for members that lag; half of it is dropped at a time
 
 # What a member stops over, alone (B10): its disk, what it does not read, and what can't be, such as a term that has no room.
@@ -99,6 +100,8 @@ class Node:
             await trio.lowlevel.checkpoint()
             raise NotLeaderError(self.member.leader)
         try:
+            if self._store.is_short and _fills(command, self._look(lambda state: state.get(command.key))):
+                raise BusyError("its disk is full: it takes deletions, and values that are no larger; make room there")
             waiting = self._callers.gather(command)
         except BusyError:
             await trio.lowlevel.checkpoint()
@@ -341,3 +344,10 @@ class Node:
                 await self._network.send_copy(name, Copy(term, base, leading.probe), rows)
         finally:
             self._is_copying.discard(name)
+
+
+def _fills(command: Command, found: tuple[int, bytes] | None) -> bool:
+    """True for a command that takes more of a full disk than it can be spared. Who lives must still be known."""
+    if command.what is What.PUT:
+        return found is not None and len(command.value) > len(found[1]) + _GROWTH_BYTES_MAX
+    return command.what is What.CREATE

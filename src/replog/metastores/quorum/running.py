@@ -37,6 +37,7 @@ _log = logger("replog.metastores.quorum")
 _ASK_AGAIN_S = 0.5  # to be let in
 _SAY_S = 10.0  # how often it says why it waits
 _LOOK_S = 0.1
+_ROOM_S = 5.0  # how often a full disk is looked at
 
 
 @attrs.frozen
@@ -116,6 +117,7 @@ class RunningMember:
         self.service.node = node
         self._nursery.start_soon(self._run, node)
         self._nursery.start_soon(self._ask_in, node)
+        self._nursery.start_soon(self._look_after_disk, node)
 
     async def led(self) -> None:
         """Waits until a member leads, and says every few seconds who has not come."""
@@ -168,6 +170,21 @@ class RunningMember:
             self._peers.pass_on(leader, frame)
         elif problem := self._admission.ask_in(frame.sender, frame.address):
             self._peers.say(frame.address, FrameKind.REFUSED, problem.encode())
+
+    async def _look_after_disk(self, node: Node) -> None:
+        """Says that the disk is full, and holds space back again once there is some (Q18)."""
+        store, was_short = self._directory.store, False
+        while node.failure is None:
+            if store.is_short:
+                if not was_short:
+                    _log.error(
+                        "%s: the disk is full: this member of the metastore takes only what needs no more of it: make room there",
+                        self._config.directory,
+                    )
+                with contextlib.suppress(OSError):  # the next write tells
+                    await run_in_thread(store.make_up)
+            was_short = store.is_short
+            await trio.sleep(_ROOM_S)
 
     async def _ask_in(self, node: Node) -> None:
         """Asks to be let in while it is no member, and keeps the addresses of the others."""

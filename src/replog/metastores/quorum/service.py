@@ -144,8 +144,8 @@ class MemberService:
             return questions.not_leader(leader, tuple(node.member.members.addresses.values()))
         except UnknownOutcomeError:
             return questions.other(AnswerKind.UNKNOWN)
-        except BusyError:
-            return questions.other(AnswerKind.BUSY)
+        except BusyError as error:
+            return questions.other(AnswerKind.BUSY, str(error))
 
 
 def _message_of(data: bytes, *, is_copy: bool) -> Message:

@@ -19,16 +19,18 @@ import attrs
 import lmdb
 
 from replog.metastores.quorum.mark import DurableMark
+from replog.metastores.quorum.spare import SpareRoom
 from replog.protocol.consensus.codec import decode_base, decode_entry, encode_base, encode_entry
 from replog.protocol.consensus.log import Base, EntryLog
 from replog.protocol.consensus.outbox import Write
+from replog.runtime.disk_errors import is_full
 from replog.runtime.lmdb_map import LMDBMap
 
 _NAME, _VOTE, _BASE, _APPLIED = b"mname", b"mvote", b"mbase", b"mapplied"
 _CLUSTER, _OFFERS, _POSITION = b"mcluster", b"moffers", b"mposition"
 _ENTRY, _ROW = b"l", b"r"
 _NUMBER = struct.Struct(">Q")
-_MARK_FILE = "durable-mark"
+_MARK_FILE, _SPARE_FILE = "durable-mark", "spare"
 _MAP_BYTES, _MAP_BYTES_MAX = 64 << 20, 64 << 30
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 256, 1 << 20  # read in one transaction
 
@@ -53,6 +55,7 @@ class MemberStore:
         self._map = LMDBMap(directory, _MAP_BYTES, _MAP_BYTES_MAX)
         try:
             self._mark = DurableMark(f"{directory}/{_MARK_FILE}")
+            self._spare = SpareRoom(f"{directory}/{_SPARE_FILE}")
         except BaseException:
             self._map.close()
             raise
@@ -123,7 +126,7 @@ class MemberStore:
         self._mark.put(self._position, is_synced=is_synced)
 
     def _commit(self, change: Callable[[lmdb.Transaction], None]) -> None:
-        """Makes a change durable, in as many tries as the map has to grow."""
+        """Makes a change durable, in as many tries as the map has to grow, and one more on a full disk (Q18)."""
         while True:
             position = self._position
             try:
@@ -135,10 +138,27 @@ class MemberStore:
                 self._position = position
                 if not self._map.grow():
                     raise
+            except (lmdb.Error, OSError) as error:
+                with self._map.writing:
+                    if not is_full(error) or not self._spare.give_up():
+                        raise
+                    self._map.mend()
+                self._position = int.from_bytes(self._fact(_POSITION))
 
     def _advance(self, transaction: lmdb.Transaction) -> None:
         self._position += 1
         transaction.put(_POSITION, _NUMBER.pack(self._position))
+
+    @property
+    def is_short(self) -> bool:
+        """True if the disk is nearly full: only what needs little more of it is to be taken (Q18)."""
+        return not self._spare.is_held
+
+    def make_up(self) -> None:
+        """Holds space back again, if there is some. Raises OSError."""
+        with self._map.writing:
+            if self.is_short:
+                self._spare.hold()
 
     # -- what it has --------------------------------------------------------------------------------------------------
 
