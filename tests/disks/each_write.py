@@ -1,6 +1,6 @@
 """Fails one write of a metastore's or a storage's life after the other, each in a process of its own, and looks what is left.
 
-    python -m tests.disks.each_write metastore|files|lmdb DIRECTORY ENOSPC|EIO FIRST LAST
+    python -m tests.disks.each_write metastore|files|lmdb DIRECTORY ENOSPC|EIO FIRST LAST STEP
 
 Started by `test_each_write.py`, with `failing_calls.c` in LD_PRELOAD. It prints a line for each number at which something
 is wrong. What must hold: errors are of replog, what was confirmed is there afterwards, the directory opens again, and after
@@ -30,9 +30,9 @@ from tests.disks.failing import CHANGES, SIZES, WRITES, end_failing, fail_calls,
 _ROUNDS = 60
 
 
-def main(kind: str, directory: str, error: str, first: int, last: int) -> None:
+def main(kind: str, directory: str, error: str, first: int, last: int, step: int) -> None:
     """Fails each of these writes in turn."""
-    for number in range(first, last + 1):
+    for number in range(first, last + 1, step):
         path = Path(directory) / f"{number}"
         reading, writing = os.pipe()
         code = getattr(errno, error)
@@ -145,5 +145,5 @@ async def _look_at_metastore(path: Path, confirmed: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    kind, directory, error, first, last = sys.argv[1:]
-    main(kind, directory, error, int(first), int(last))
+    kind, directory, error, *numbers = sys.argv[1:]
+    main(kind, directory, error, *map(int, numbers))

@@ -11,11 +11,14 @@ from tests.simulator.shells.mutants import SHELL_MUTANTS, shell_mutant_named
 # Two seconds of a processor and more.
 DEAR = {
     "adds-in-doubt",
+    "bare-number-counts",
+    "clock-not-confirmed",
     "confirmed-runs-ahead",
     "conflict-taken-for-written",
     "deleted-before-cas",
     "failure-taken-for-confirmed",
     "fragment-at-an-older-mark-by-client",
+    "ids-behind-the-record-unread",
     "kept-never-sent-by-client",
     "page-not-written",
     "confirmed-not-frozen",
@@ -27,6 +30,8 @@ DEAR = {
     "reader-leaves-early",
     "reader-skips-segments",
     "repairer-fences",
+    "repetition-answered-early",
+    "told-while-open",
     "transaction-forgotten",
     "unknown-is-absence",
     "weak-denial-as-strong",
