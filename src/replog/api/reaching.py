@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -27,6 +28,16 @@ def reached_metastore(url: str | BackendURL, plugins: Registry, options: ClientO
     """Opens a metastore; one that is reached as bookies are, by the transports of these options. Raises `ConfigError`."""
     authenticator = plugins.open_authenticator(options.authentication)
     return plugins.open_metastore(url, opened_transports(plugins, options.transports), authenticator)
+
+
+@asynccontextmanager
+async def opened_metastore(url: str | BackendURL, options: ClientOptions) -> AsyncIterator[Metastore]:
+    """A metastore for the block alone, as `reached_metastore` opens it."""
+    metastore = reached_metastore(url, Registry(), options)
+    try:
+        yield metastore
+    finally:
+        await close_metastore(metastore)
 
 
 async def close_metastore(metastore: Metastore) -> None:

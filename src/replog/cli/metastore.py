@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import attrs
-import trio
 import typer
 
 from replog.abc import Metastore
 from replog.api.members import MEMBER_DIRECTORY
 from replog.api.metadata_copy import check_nobody_lives, read_metadata, write_metadata
-from replog.api.reaching import reached_metastore
+from replog.api.reaching import opened_metastore
 from replog.cli.apps import App
 from replog.cli.connecting import Connection, as_it_is, run, takes_connection
 from replog.cli.figures import counted
@@ -58,17 +57,8 @@ async def _any_metastore(connection: Connection) -> AsyncIterator[Metastore]:
     url = connection.metastore or os.environ.get("REPLOG_METASTORE")
     if not url:
         raise ConfigError("which metastore? Name it with --metastore quorum:HOST:PORT,... (or REPLOG_METASTORE)")
-    async with _closing(reached_metastore(as_it_is(url), Registry(), connection.client_options())) as opened:
+    async with opened_metastore(as_it_is(url), connection.client_options()) as opened:
         yield opened
-
-
-@asynccontextmanager
-async def _closing(opened: Metastore) -> AsyncIterator[Metastore]:
-    try:
-        yield opened
-    finally:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + _STATUS_TIMEOUT_S):
-            await opened.aclose()
 
 
 @app.command("status")
@@ -186,7 +176,7 @@ def found(
 
 
 async def _read_dead(source: str) -> dict[str, bytes]:
-    async with _closing(reached_metastore(as_it_is(source), Registry(), ClientOptions())) as opened:
+    async with opened_metastore(as_it_is(source), ClientOptions()) as opened:
         await check_nobody_lives(opened)
         return await read_metadata(opened)
 
@@ -203,7 +193,7 @@ def save(
     async def copy() -> int:
         async with _any_metastore(connection) as source:
             keys = await read_metadata(source)
-        async with _closing(reached_metastore(target, Registry(), connection.client_options())) as opened:
+        async with opened_metastore(target, connection.client_options()) as opened:
             await write_metadata(opened, keys)
         return len(keys)
 
