@@ -8,6 +8,11 @@ from pathlib import Path
 
 WRITES, SYNCS, SIZES, OPENING, LOOKING = 1, 2, 4, 8, 16
 CHANGES = WRITES | SYNCS | SIZES
+LOSES_ALL, KEEPS_OTHERS = (
+    -1,
+    -2,
+)  # in place of an error: the power fails, and takes what was not synced, or every other write of that
+NO_POWER = 99  # the status of a process that ended so
 
 
 def fail_calls(below: str | Path, kinds: int, error: int, *, first: int = 1, count: int = 1 << 30) -> None:

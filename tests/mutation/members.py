@@ -13,7 +13,26 @@ def _full(name: str, file: str, old: str, new: str, why: str) -> SourceMutant:
     return SourceMutant(f"members-{name}", "Q18", file, old, new, why, ("tests/disks/test_full_members.py",))
 
 
+def _disk(name: str, file: str, old: str, new: str, why: str) -> SourceMutant:
+    return SourceMutant(f"members-{name}", "Q2", file, old, new, why, ("tests/disks/test_each_write.py",))
+
+
 MUTANTS = (
+    _disk(
+        "mark-before-commit",
+        "metastores/quorum/store.py",
+        "            try:\n                with self._map.writing, self._map.environment.begin(write=True) as transaction:\n",
+        "            try:\n                self._mark.put(position + 1)\n"
+        "                with self._map.writing, self._map.environment.begin(write=True) as transaction:\n",
+        "a member that was killed has less than its mark says, and becomes a new one: two of three at once, and nobody is left",
+    ),
+    _disk(
+        "commits-not-synced",
+        "runtime/lmdb_map.py",
+        "                readahead=self._read_ahead,\n",
+        "                readahead=self._read_ahead,\n                sync=False,\n",
+        "a power loss takes votes, entries and metadata that were told",
+    ),
     _full(
         "full-disk-stops-members",
         "metastores/quorum/store.py",

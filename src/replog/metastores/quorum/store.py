@@ -122,10 +122,9 @@ class MemberStore:
             for key, value in facts.items():
                 transaction.put(key, value)
 
-        self._commit(put)
-        self._mark.put(self._position, is_synced=is_synced)
+        self._commit(put, is_mark_synced=is_synced)
 
-    def _commit(self, change: Callable[[lmdb.Transaction], None]) -> None:
+    def _commit(self, change: Callable[[lmdb.Transaction], None], *, is_mark_synced: bool = False) -> None:
         """Makes a change durable, in as many tries as the map has to grow, and one more on a full disk (Q18)."""
         while True:
             position = self._position
@@ -133,6 +132,7 @@ class MemberStore:
                 with self._map.writing, self._map.environment.begin(write=True) as transaction:
                     change(transaction)
                     self._advance(transaction)
+                self._mark.put(self._position, is_synced=is_mark_synced)
                 return
             except lmdb.MapFullError:
                 self._position = position
@@ -179,7 +179,6 @@ class MemberStore:
             transaction.put(_APPLIED, _NUMBER.pack(applied))
 
         self._commit(change)
-        self._mark.put(self._position)
 
     def get(self, row: bytes) -> bytes | None:
         """A row as it was last written."""
