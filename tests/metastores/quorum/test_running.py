@@ -13,7 +13,7 @@ from replog.metastores.quorum.directory import MemberDirectory
 from replog.metastores.quorum.questions import QuestionKind
 from replog.protocol.consensus.messages import Append
 from tests.kit import until
-from tests.metastores.quorum.members import QUICK, members_of
+from tests.metastores.quorum.members import QUICK, SOON_S, members_of
 
 
 @pytest.mark.parametrize("transport", ["memory", "tcp"])
@@ -193,3 +193,29 @@ async def test_client_hears_of_new_members_while_it_only_asks_the_leader(
             await administrator.administer(QuestionKind.REMOVE, {"member": members.addresses[number]}, 30)
             await members.stop(number)
         assert (await client.get("a")).value == b"v"
+
+
+@pytest.mark.parametrize("moved", [(1,), (1, 2), (0, 1, 2)])
+async def test_members_that_are_started_at_other_addresses_stay_members(tmp_path: Path, moved: tuple[int, ...]) -> None:
+    """Q9, Q11: with the disks that they had. The record follows, so that clients and newcomers find them."""
+    async with members_of(tmp_path) as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        names = members.names()
+        await client.create("a", b"v")
+        for number in moved:
+            await members.stop(number)
+        for number in moved:
+            members.addresses[number] += "-moved"
+        members.peers = tuple(sorted(members.addresses[:3]))
+        members.start(*moved)
+        await members.are(0, 1, 2)
+        assert members.names() == names
+
+        def have_moved() -> bool:
+            nodes = [each.node for each in members.running.values() if each.node is not None]
+            return all(set(node.member.members.addresses.values()) == set(members.peers) for node in nodes)
+
+        await until(have_moved, SOON_S)
+        async with members.client() as other:
+            assert (await other.get("a")).value == b"v"

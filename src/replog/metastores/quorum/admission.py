@@ -71,6 +71,20 @@ class Admission:
         self._node.change_members(group, {name: address})
         return ""
 
+    def follow_moved(self) -> None:
+        """Has the record say where members are that were started at other addresses, this one included: clients and newcomers
+        know them from there."""
+        member, peers = self._node.member, self._peers
+        recorded = member.members.addresses
+        said = {name: peers.address_of(name) or recorded.get(name, "") for name in member.members.newest}
+        said |= {member.name: peers.address} if member.name in said else {}
+        moved = {name: address for name, address in said.items() if address != recorded.get(name)}
+        if moved and not member.why_no_change(member.members.newest, moved):
+            _log.warning(
+                "members of the metastore have moved: %s", ", ".join(f"{name} to {at}" for name, at in moved.items())
+            )
+            self._node.change_members(member.members.newest, moved)
+
     async def _answering(self, group: Group) -> list[str]:
         """The members of the group that answer. A new leader waits for a moment until a majority of them has."""
         end_s = trio.current_time() + self._silence_s

@@ -1,6 +1,7 @@
 """The ways from one member to the others: for messages of the machine, copies of the state, and what is said before all that.
 
-Addresses come from the members' record; a name that is no member yet, from its own messages.
+Addresses come from the members' record, and from the messages of whom they are about: a member that was started elsewhere is
+answered there, since the record can only change when it takes part.
 """
 
 from __future__ import annotations
@@ -25,22 +26,26 @@ class Peers(Network):
         self.address = address
         self.cluster = ""
         self._channels = channels
-        self._addresses: dict[str, str] = {}
+        self._addresses: dict[str, str] = {}  # by name, as the record says
+        self._said: dict[str, str] = {}  # and as they say themselves, since the record has said so
         self._heard_at_s: dict[str, float] = {}
         self._copies = 0
 
     def address_of(self, name: str) -> str:
         """Where this name is; "" if that is unknown."""
-        return self._addresses.get(name, "")
+        return self._said.get(name) or self._addresses.get(name, "")
 
     def know(self, addresses: Mapping[str, str]) -> None:
-        """These names are at these addresses now."""
-        self._addresses.update(addresses)
+        """The record says where these names are."""
+        for name, address in addresses.items():
+            if self._addresses.get(name) != address:
+                self._addresses[name] = address
+                self._said.pop(name, None)
 
     def heard(self, name: str, address: str) -> None:
         """A message of this name has come; it says where it is."""
         self._heard_at_s[name] = trio.current_time()
-        self._addresses.setdefault(name, address)
+        self._said[name] = address
 
     def silence_s(self, name: str) -> float:
         """How long ago a message of this name came last; this member itself is never silent."""

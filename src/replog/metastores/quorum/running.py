@@ -158,6 +158,8 @@ class RunningMember:
             self._refusal = frame.payload.decode("utf-8", "replace")
         elif frame.kind is FrameKind.JOIN:
             if frame.cluster == self._peers.cluster:
+                if frame.sender in node.member.members.names:
+                    self._peers.heard(frame.sender, frame.address)
                 self._ask_for(node, frame)
         else:
             addresses = list(node.member.members.addresses.values()) or list(self._config.peers)
@@ -187,17 +189,20 @@ class RunningMember:
             await trio.sleep(_ROOM_S)
 
     async def _ask_in(self, node: Node) -> None:
-        """Asks to be let in while it is no member, and keeps the addresses of the others."""
+        """Asks to be let in while it is no member, and keeps the addresses of the others. A member that knows no leader says
+        where it is, too: all may have been started at new addresses."""
         said_at_s = trio.current_time()
         while True:
             self._know_members()
             members = node.member.members
-            if self.name not in members.names:
+            self._admission.follow_moved()
+            is_member = self.name in members.names
+            if not is_member or node.member.leader is None:
                 for address in dict.fromkeys((*members.addresses.values(), *self._config.peers)):
                     self._peers.say(address, FrameKind.JOIN)
-                if trio.current_time() - said_at_s > _SAY_S:
-                    said_at_s = trio.current_time()
-                    _log.warning("not a member of the metastore yet: %s", self._refusal or self._who_is_missing())
+            if not is_member and trio.current_time() - said_at_s > _SAY_S:
+                said_at_s = trio.current_time()
+                _log.warning("not a member of the metastore yet: %s", self._refusal or self._who_is_missing())
             await trio.sleep(_ASK_AGAIN_S)
 
 

@@ -40,6 +40,8 @@ from replog.protocol.consensus.messages import (
 from replog.protocol.consensus.outbox import Outbox
 from replog.protocol.stages import Transitions, after, from_each
 
+_NO_ADDRESSES: Mapping[str, str] = {}
+
 
 class Role(enum.Enum):
     """The roles of a member in its term."""
@@ -394,13 +396,14 @@ class Member:
             self.leading.learners[name] = None
             self._send(name, self.leading.followers.setdefault(name, Follower(self.log.last + 1)))
 
-    def why_no_change(self, group: Group) -> str:
-        """Why the members can't be changed to this group now; "" if they can (Q9)."""
+    def why_no_change(self, group: Group, addresses: Mapping[str, str] = _NO_ADDRESSES) -> str:
+        """Why the members can't be changed to this group at these addresses now; "" if they can (Q9)."""
         if not self.is_ready:
             return "this member does not lead, or does not know yet what is committed"
         if self.members.is_changing or self.log.members_index > self.commit:
             return "another change is under way"
-        if not group or set(group) == set(self.members.newest):
+        is_moved = any(self.members.addresses.get(name) != address for name, address in addresses.items())
+        if not group or (set(group) == set(self.members.newest) and not is_moved):
             return "these are the members already" if group else "a cluster has members"
         assert self.leading is not None, "a ready member leads"
         for name in group:
@@ -414,7 +417,7 @@ class Member:
 
     def change_members(self, group: Group, addresses: Mapping[str, str]) -> int:
         """Begins a change to this group; returns the index of its CHANGE. Allowed if `why_no_change` says nothing."""
-        assert not self.why_no_change(group), "the change is allowed (Q9)"
+        assert not self.why_no_change(group, addresses), "the change is allowed (Q9)"
         return self.append(LogEntry(self.term, Kind.CHANGE, members=self.members.changed_to(group, addresses)))
 
     def drop(self, index: int) -> None:
