@@ -400,7 +400,7 @@ class Sink:
         return sorted(row.text.encode() for row in found)
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 def test_failed_query_is_begun_again(spark: SparkSession, metastore: str, spark_log: str, tmp_path: Path) -> None:
     ask(metastore, lambda client: write(client, spark_log, 2, 100))
     sink = Sink(spark, metastore, spark_log, tmp_path, maxRowsPerTrigger="150")

@@ -66,7 +66,7 @@ def test_a_known_bug_can_be_put_back(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize(
     "mutant",
-    [pytest.param(each, marks=pytest.mark.long if is_dear(each) else ()) for each in SHELL_MUTANTS],
+    [pytest.param(each, marks=pytest.mark.long(is_sampled=False) if is_dear(each) else ()) for each in SHELL_MUTANTS],
     ids=lambda mutant: mutant.name,
 )
 def test_a_known_bug_is_found(mutant: Mutant) -> None:
