@@ -17,7 +17,25 @@ def _disk(name: str, file: str, old: str, new: str, why: str) -> SourceMutant:
     return SourceMutant(f"members-{name}", "Q2", file, old, new, why, ("tests/disks/test_each_write.py",))
 
 
+def _watch(name: str, file: str, old: str, new: str, why: str) -> SourceMutant:
+    return SourceMutant(f"members-{name}", "Q17", file, old, new, why, ("tests/metastores/quorum/test_running.py",))
+
+
 MUTANTS = (
+    _watch(
+        "leader-is-waited-for",
+        "metastores/quorum/running.py",
+        "        self._nursery.start_soon(self._watch_leader, node)\n",
+        "",
+        "after the end of the leader's process, changes wait for seconds of silence",
+    ),
+    _watch(
+        "moved-is-forgotten",
+        "metastores/quorum/peers.py",
+        "        self._said[name] = address\n",
+        "",
+        "a member that is started at another address is answered at the old one, and never takes part again",
+    ),
     _disk(
         "mark-before-commit",
         "metastores/quorum/store.py",

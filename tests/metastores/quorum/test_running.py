@@ -10,10 +10,11 @@ import trio
 from replog.errors import ConfigError, KeyExistsError, MetastoreError, MetastoreUnavailableError
 from replog.metastores.quorum import asking
 from replog.metastores.quorum.directory import MemberDirectory
+from replog.metastores.quorum.node import Timing
 from replog.metastores.quorum.questions import QuestionKind
 from replog.protocol.consensus.messages import Append
 from tests.kit import until
-from tests.metastores.quorum.members import QUICK, SOON_S, members_of
+from tests.metastores.quorum.members import QUICK, SOON_S, Members, members_of
 
 
 @pytest.mark.parametrize("transport", ["memory", "tcp"])
@@ -219,3 +220,38 @@ async def test_members_that_are_started_at_other_addresses_stay_members(tmp_path
         await until(have_moved, SOON_S)
         async with members.client() as other:
             assert (await other.get("a")).value == b"v"
+
+
+async def calm_cluster(members: Members) -> int:
+    """Begins it, and has nobody stand for an hour because of silence. Returns the leader's number."""
+    members.start(0, 1, 2)
+    await members.are(0, 1, 2)
+    for each in members.running.values():
+        assert each.node is not None
+        each.node._timing = Timing(QUICK.heartbeat_s, 3600.0)
+    await trio.sleep(2 * QUICK.election_s)  # timeouts that were drawn before
+    return next(number for number, each in members.running.items() if each.node and each.node.member.is_ready)
+
+
+@pytest.mark.parametrize("transport", ["memory", "tcp"])
+async def test_leader_whose_process_ends_is_replaced_at_once(tmp_path: Path, transport: str) -> None:
+    """Q17: nobody listens where it was. So the silence is not waited for."""
+    async with members_of(tmp_path, transport) as members, members.client(timeout_s=30.0) as client:
+        leading = await calm_cluster(members)
+        await client.create("a", b"v")
+        await members.stop(leading)
+        assert (await client.get("a")).value == b"v"
+
+
+async def test_leader_that_only_one_member_cannot_reach_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q17: the others hear from it, and do not vote."""
+    async with members_of(tmp_path) as members:
+        leading = await calm_cluster(members)
+        other = members.running[next(number for number in members.running if number != leading)]
+        node, leader = members.running[leading].node, members.running[leading].name
+        assert node is not None
+        term = node.member.term
+        with monkeypatch.context() as patched:
+            patched.setattr(other._peers, "is_gone", lambda name: name == leader)
+            await trio.sleep(1.0)
+        assert (node.member.term, node.member.is_ready) == (term, True)

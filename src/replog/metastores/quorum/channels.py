@@ -22,6 +22,7 @@ _IN_FLIGHT_BYTES_MAX = 16 << 20  # of messages: beyond it they are dropped
 ANSWER_S = 3.0  # in which a message or a question has to be answered; another member may answer sooner
 CHANGE_OF_MEMBERS_S = 40.0  # in which an administrator's has to be: the leader waits for a newcomer
 _CONNECT_S = 5.0
+_REFUSED_S = 0.5  # a try that fails sooner was refused: nobody listens there, or there is no way
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0  # between two tries to connect
 
 OpenTransport = Callable[[str], Transport]
@@ -62,6 +63,7 @@ class Channel:
         self._in_flight_bytes = 0
         self._waiting: list[bytes] = []  # messages, while it is being connected
         self._pause_s = 0.0
+        self._is_refused = False  # the last try to connect
         self._failed_at_s = -_PAUSE_MAX_S
         self._number = 0
         self._answered = 0  # how many answers have come
@@ -78,10 +80,19 @@ class Channel:
             return
         if self._connection is not None:
             self._send(MetastorePurpose.MEMBER, body, None)
-        elif self._connected is not None or now_s - self._failed_at_s >= self._pause_s:
+        elif self._may_try():
             self._in_flight_bytes += len(body)
             self._waiting.append(body)
             self._begin_to_connect()
+
+    def _may_try(self) -> bool:
+        return self._connected is not None or trio.current_time() - self._failed_at_s >= self._pause_s
+
+    def is_gone(self) -> bool:
+        """True if nobody listens there any more, as far as is known; begins to find out where it is not."""
+        if self._connection is None and self._may_try():
+            self._begin_to_connect()
+        return self._connection is None and self._is_refused
 
     async def deliver(self, body: bytes) -> None:
         """Sends a message, and waits until the member has it. Raises `NotSentError`, `LostError`."""
@@ -163,16 +174,19 @@ class Channel:
 
     async def _connect(self) -> None:
         scheme, rest = scheme_of(self.address)
+        # A question may come right after a failure: it waits as messages do.
+        pause_s = max(0.0, self._failed_at_s + self._pause_s - trio.current_time())
+        began_at_s = trio.current_time() + pause_s
         try:
-            # A question may come right after a failure: it waits as messages do.
-            await trio.sleep(max(0.0, self._failed_at_s + self._pause_s - trio.current_time()))
+            await trio.sleep(pause_s)
             with trio.fail_after(_CONNECT_S):
                 transport = self._open_transport(scheme)
                 self._connection = await transport.connect(rest, self, self._nursery, authenticator=self._authenticator)
-            self._pause_s = 0.0
+            self._pause_s, self._is_refused = 0.0, False
         except (ReplogError, trio.TooSlowError) as error:
             self.problem = str(error) or f"no connection within {_CONNECT_S:g} s"
             self._failed_at_s = trio.current_time()
+            self._is_refused = self._failed_at_s - began_at_s < _REFUSED_S
             self._pause_s = min(_PAUSE_MAX_S, max(_PAUSE_S, 2 * self._pause_s))
         finally:
             waiting, self._waiting = self._waiting, []

@@ -158,6 +158,14 @@ class Node:
         self.member.change_members(group, addresses)
         self._proceed()
 
+    def leader_is_gone(self, name: str) -> None:
+        """Nobody listens where this leader was: stands at once, if it is the leader still. Others agree once they have seen it,
+        too (Q17): a leader that only this member does not reach stays."""
+        if self.member.leader == name and self.failure is None:
+            self.member.has_heard = False
+            self.member.election_timeout()
+            self._proceed()
+
     # -- the network ------------------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: Message, rows: Rows | None = None) -> None:

@@ -85,6 +85,11 @@ class Peers(Network):
         if address := self.address_of(name):
             self._channels.to(address).post(frame.encode())
 
+    def is_gone(self, name: str) -> bool:
+        """True if nobody listens any more where this name was, as far as is known."""
+        address = self.address_of(name)
+        return bool(address) and self._channels.to(address).is_gone()
+
     def problem_with(self, address: str) -> str:
         """Why this address can't be reached; "" if it can, as far as is known."""
         return self._channels.to(address).problem

@@ -28,6 +28,7 @@ from replog.metastores.quorum.peers import Peers
 from replog.metastores.quorum.service import MemberService
 from replog.metastores.quorum.status import status_of, survives
 from replog.runtime.disk_errors import described
+from replog.runtime.entropy import current_entropy
 from replog.runtime.loggers import logger
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.threads import run_in_thread
@@ -37,6 +38,7 @@ _log = logger("replog.metastores.quorum")
 _ASK_AGAIN_S = 0.5  # to be let in
 _SAY_S = 10.0  # how often it says why it waits
 _LOOK_S = 0.1
+_WATCH_S = 0.2  # how often it is looked whether the leader has gone
 _ROOM_S = 5.0  # how often a full disk is looked at
 
 
@@ -118,6 +120,7 @@ class RunningMember:
         self._nursery.start_soon(self._run, node)
         self._nursery.start_soon(self._ask_in, node)
         self._nursery.start_soon(self._look_after_disk, node)
+        self._nursery.start_soon(self._watch_leader, node)
 
     async def led(self) -> None:
         """Waits until a member leads, and says every few seconds who has not come."""
@@ -172,6 +175,17 @@ class RunningMember:
             self._peers.pass_on(leader, frame)
         elif problem := self._admission.ask_in(frame.sender, frame.address):
             self._peers.say(frame.address, FrameKind.REFUSED, problem.encode())
+
+    async def _watch_leader(self, node: Node) -> None:
+        """Has this member stand soon after its leader's process has ended, rather than after the silence."""
+        while node.failure is None:
+            leader = node.member.leader
+            if leader is not None and leader != self.name and self._peers.is_gone(leader):
+                await trio.sleep(
+                    _WATCH_S * current_entropy().random.random()
+                )  # so two members seldom stand at one moment
+                node.leader_is_gone(leader)
+            await trio.sleep(_WATCH_S)
 
     async def _look_after_disk(self, node: Node) -> None:
         """Says that the disk is full, and holds space back again once there is some (Q18)."""
