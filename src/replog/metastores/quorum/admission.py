@@ -61,14 +61,14 @@ class Admission:
             )
         replaced = there or named  # an address has one member, whatever an administrator still waits for
         self._peers.know({name: address})
-        self._node.learn(name)
+        self._node.do(lambda member: member.learn(name))
         group = _with(member.members.newest, name, replaced)
         if problem := member.why_no_change(group):
             if expected is not None:
                 expected.problem = problem
             return ""
         _log.warning("member %s at %s is let in%s", name, address, f", in place of {replaced}" if replaced else "")
-        self._node.change_members(group, {name: address})
+        self._node.do(lambda member: member.change_members(group, {name: address}))
         return ""
 
     def follow_moved(self) -> None:
@@ -83,7 +83,7 @@ class Admission:
             _log.warning(
                 "members of the metastore have moved: %s", ", ".join(f"{name} to {at}" for name, at in moved.items())
             )
-            self._node.change_members(member.members.newest, moved)
+            self._node.do(lambda member: member.change_members(member.members.newest, moved))
 
     async def _answering(self, group: Group) -> list[str]:
         """The members of the group that answer. A new leader waits for a moment until a majority of them has."""
@@ -163,7 +163,7 @@ class Admission:
         if problem := member.why_no_change(group):
             raise ConfigError(f"{name} was not removed: {problem}")
         _log.warning("member %s is removed", name)
-        self._node.change_members(group, {})
+        self._node.do(lambda member: member.change_members(group, {}))
         with trio.move_on_after(_PATIENCE_S):
             while not (self._is_settled() and name not in member.members.names):
                 if name != member.name:

@@ -7,7 +7,7 @@ next entry. Messages go to a `Network`, which may lose them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -31,7 +31,6 @@ from replog.protocol.consensus.commands import (
     encode_commands,
 )
 from replog.protocol.consensus.effects import Committed, CopyTaken, CopyWanted, Deposed, Effect, ReadsConfirmed
-from replog.protocol.consensus.groups import Group
 from replog.protocol.consensus.log import Base, Kind, LogEntry
 from replog.protocol.consensus.member import Member
 from replog.protocol.consensus.messages import Copy, Message
@@ -146,24 +145,10 @@ class Node:
                 return not hold.cancelled_caught
         raise NotLeaderError(self.member.leader)
 
-    # -- changes of the members ---------------------------------------------------------------------------------------
-
-    def learn(self, name: str) -> None:
-        """Sends the log to a name that is no member yet (`Member.learn`)."""
-        self.member.learn(name)
-        self._proceed()
-
-    def change_members(self, group: Group, addresses: Mapping[str, str]) -> None:
-        """Begins a change to this group, if it is allowed (`Member.why_no_change`)."""
-        self.member.change_members(group, addresses)
-        self._proceed()
-
-    def leader_is_gone(self, name: str) -> None:
-        """Nobody listens where this leader was: stands at once, if it is the leader still. Others agree once they have seen it,
-        too (Q17): a leader that only this member does not reach stays."""
-        if self.member.leader == name and self.failure is None:
-            self.member.has_heard = False
-            self.member.election_timeout()
+    def do(self, event: Callable[[Member], object]) -> None:
+        """Tells the machine of an event, and does what follows from it."""
+        if self.failure is None:
+            event(self.member)
             self._proceed()
 
     # -- the network ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from replog.metastores.quorum.node import FAILURES, Node, Timing
 from replog.metastores.quorum.peers import Peers
 from replog.metastores.quorum.service import MemberService
 from replog.metastores.quorum.status import status_of, survives
+from replog.protocol.consensus.member import Member
 from replog.runtime.disk_errors import described
 from replog.runtime.entropy import current_entropy
 from replog.runtime.loggers import logger
@@ -184,7 +186,7 @@ class RunningMember:
                 await trio.sleep(
                     _WATCH_S * current_entropy().random.random()
                 )  # so two members seldom stand at one moment
-                node.leader_is_gone(leader)
+                node.do(partial(Member.leader_is_gone, name=leader))
             await trio.sleep(_WATCH_S)
 
     async def _look_after_disk(self, node: Node) -> None:

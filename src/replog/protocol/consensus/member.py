@@ -137,6 +137,13 @@ class Member:
             self._say(name, Ask(self.term, self.term + 1, self.log.last, self.log.last_term), is_free=True)
         self._count_asked()
 
+    def leader_is_gone(self, name: str) -> None:
+        """The process of this leader seems to have ended: stands at once, if it is the leader still. Others agree once they have
+        seen it, too: a leader that only this member does not reach stays (Q17)."""
+        if self.leader == name:
+            self.has_heard = False
+            self.election_timeout()
+
     def heartbeat_due(self) -> None:
         """So much time has passed that followers should hear from their leader."""
         if self.leading is None:
