@@ -237,7 +237,7 @@ async def test_waits_end_when_something_has_changed(tmp_path: Path, monkeypatch:
 
 
 @real
-async def test_wait_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+async def test_cancelled_wait_leaves_nothing(tmp_path: Path) -> None:
     async with quorum_cluster(tmp_path) as cluster, cluster.client() as client:
         leader = await cluster.leader()
         async with trio.open_nursery() as nursery:

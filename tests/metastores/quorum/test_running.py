@@ -197,7 +197,7 @@ async def test_client_hears_of_new_members_while_it_only_asks_the_leader(
 
 
 @pytest.mark.parametrize("moved", [(1,), (1, 2), (0, 1, 2)])
-async def test_members_that_are_started_at_other_addresses_stay_members(tmp_path: Path, moved: tuple[int, ...]) -> None:
+async def test_members_started_at_other_addresses_stay_members(tmp_path: Path, moved: tuple[int, ...]) -> None:
     """Q9, Q11: with the disks that they had. The record follows, so that clients and newcomers find them."""
     async with members_of(tmp_path) as members, members.client() as client:
         members.start(0, 1, 2)
@@ -234,7 +234,7 @@ async def calm_cluster(members: Members) -> int:
 
 
 @pytest.mark.parametrize("transport", ["memory", "tcp"])
-async def test_leader_whose_process_ends_is_replaced_at_once(tmp_path: Path, transport: str) -> None:
+async def test_leader_is_replaced_at_the_end_of_its_process(tmp_path: Path, transport: str) -> None:
     """Q17: nobody listens where it was. So the silence is not waited for."""
     async with members_of(tmp_path, transport) as members, members.client(timeout_s=30.0) as client:
         leading = await calm_cluster(members)
@@ -243,7 +243,9 @@ async def test_leader_whose_process_ends_is_replaced_at_once(tmp_path: Path, tra
         assert (await client.get("a")).value == b"v"
 
 
-async def test_leader_that_only_one_member_cannot_reach_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_stays_while_only_one_member_cannot_reach_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Q17: the others hear from it, and do not vote."""
     async with members_of(tmp_path) as members:
         leading = await calm_cluster(members)
