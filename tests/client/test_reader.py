@@ -542,3 +542,18 @@ async def test_a_slow_reader_never_waits_for_the_next_answer(
             assert trio.current_time() - began_s <= 0.009 + 100 * 0.001 + 0.001
             asked = [each for each in world.bookies[0].wire.seen if isinstance(each, ReadRequest)]
             assert len(asked) == 10
+
+
+async def test_only_bookie_left_is_heard_before_failures_count(autojump_clock: trio.testing.MockClock) -> None:
+    """D1: those that can't be reached fail at once, and tell nothing. The reader looked empty."""
+    async with cluster(3) as world, world.client() as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"0")
+            await trio.sleep(1)  # an idle writer tells its bookies (W5)
+            names = {each.bookie_id: each for each in world.bookies}
+            first, *others = (names[each] for each in writer.metadata.last_fragment.ensemble)
+            for each in others:
+                await each.kill()
+            first.wire.delay_s = 0.05
+            async with world.client() as reading, reading.open_ledger(writer.ledger_id) as reader:
+                assert reader.last_add_confirmed == 0

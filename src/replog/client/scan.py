@@ -101,18 +101,22 @@ class _Queries:
         self._perform = perform
         self._drive = drive
         self._round = 0
-        self._heard_from = 0  # the bookies that were heard in this round, by index, as a bit mask
+        self._heard_from = 0  # the bookies that were heard in this round, or failed, by index, as a bit mask
+        self._answered = 0  # those of them that told how far the ledger is confirmed
         self._settled = 0  # those that are not asked again in this round, because they answered or can't be asked
         self._polling: set[tuple[int, str]] = set()  # index and bookie where a long poll waits: one at each
-        self.has_answer = False  # of a bookie, in this round
+
+    @property
+    def has_answer(self) -> bool:
+        """True if a bookie told how far the ledger is confirmed, in this round."""
+        return bool(self._answered)
 
     async def poll(self, known: int, question_s: float, patience_s: float) -> None:
         """One round. With `question_s` it ends when more than `known` is confirmed; otherwise when enough bookies answered."""
         connecting_s = self._options.speculative_read_after_s
         await self._connections.connect_most(self._state.machine.metadata.last_fragment.ensemble, connecting_s)
         self._round += 1
-        self._heard_from = self._settled = 0
-        self.has_answer = False
+        self._heard_from = self._settled = self._answered = 0
         ends_at_s = trio.current_time() + question_s
         with trio.move_on_after(patience_s):
             while True:
@@ -128,7 +132,12 @@ class _Queries:
         # The record is read again first: with the old one, the proofs of bookies are useless.
         if self._state.rereads:
             return True
-        return self._state.machine.metadata.quorum.is_covered(self._heard_from)
+        quorum = self._state.machine.metadata.quorum
+        if question_s:
+            return quorum.is_covered(self._heard_from)
+        # Failures come at once, and tell nothing: while a bookie may still answer, they do not end the round.
+        is_everybody = self._heard_from == (1 << quorum.ensemble) - 1
+        return is_everybody or quorum.is_covered(self._answered)
 
     def _ask_last_add_confirmed(self, wait_s: float | None) -> None:
         """Asks the bookies that have not answered in this round; none of them gets a second long poll at the same time."""
@@ -174,7 +183,7 @@ class _Queries:
             except RemoteProtocolError as error:
                 answer = BookieAnswerError(asked.bookie_id, str(error))
             else:
-                self.has_answer |= is_current
+                self._answered |= is_current << asked.index
                 self._state.machine.last_add_confirmed_answered(confirmed, answer.batches)
                 self._drive()
                 # Of what this reader can't use yet, the same answer would come again and again.
