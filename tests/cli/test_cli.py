@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from replog import cli
+from replog.cli import installed
 from replog.cli.commands import _COMMANDS, _HELPS, app
 from replog.demo import command as demo_command
 from replog.errors import StorageFailedError
@@ -169,5 +170,48 @@ def test_help_lists_each_command_in_a_group(
     monkeypatch.setenv("COLUMNS", "100")
     run(monkeypatch, "--help")
     titles = re.findall("─ ([A-Z][a-z ]+) ─", capsys.readouterr().out)
-    assert titles == ["Options", "Try it", "Logs and ledgers", "Bookies", "What is installed"]
+    own = ["Options", "Try it", "Logs and ledgers", "Bookies", "What is installed"]
+    assert titles in (own, [*own, "Commands of installed packages"])
     assert list(_HELPS) == list(_COMMANDS)
+
+
+class _Installed:
+    """An entry point. Names differ from test to test: these make each command once (`conftest.py`)."""
+
+    value, dist = "somewhere:command", None
+
+    def __init__(self, name: str, load: Callable[[], Any]) -> None:
+        self.name = name
+        self.load = load
+
+
+def test_installed_package_brings_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [_Installed(name, lambda: lambda: print("hello")) for name in ("greet", "unwanted")]
+    monkeypatch.setattr(installed, "entry_points", lambda group: found)
+    monkeypatch.setenv("REPLOG_PLUGINS_DISABLED", "other, unwanted")
+    assert run(monkeypatch, "greet") == 0
+    assert capsys.readouterr().out == "hello\n"
+    assert run(monkeypatch, "--help") == 0
+    shown = capsys.readouterr().out
+    assert "greet" in shown
+    assert "unwanted" not in shown
+    assert run(monkeypatch, "unwanted") == 2
+
+
+def test_broken_command_of_a_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> Any:
+        raise ImportError("no such module")
+
+    monkeypatch.setattr(installed, "entry_points", lambda group: [_Installed("broken", fail)])
+    assert run(monkeypatch, "broken") == 2
+    assert "the command 'broken' of an unknown package cannot be loaded" in capsys.readouterr().err
+
+
+def test_command_of_a_package_replaces_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    impostor = _Installed("version", lambda: pytest.fail("it was loaded"))
+    monkeypatch.setattr(installed, "entry_points", lambda group: [impostor])
+    assert run(monkeypatch, "version") == 0

@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from replog.cli.apps import App, Command, Group
 from replog.cli.ending import status_of
+from replog.cli.installed import installed_commands, load, origin_of
 from replog.runtime.platform import keep_freed_memory
 
 __all__ = ["app", "run"]
@@ -19,6 +20,7 @@ _TRY = "Try it"
 _LOGS = "Logs and ledgers"
 _BOOKIES = "Bookies"
 _INSTALLATION = "What is installed"
+_INSTALLED = "Commands of installed packages"
 
 # Each command, in the order and under the heading of the help: where its function or its group of commands is.
 _COMMANDS = {
@@ -73,14 +75,17 @@ class _Commands(Group):
         self.commands: Any = dict.fromkeys(_COMMANDS)  # only their names, for "Did you mean"
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of the help."""
-        return list(_COMMANDS)
+        """In the order of the help, those of installed packages last."""
+        return list(dict.fromkeys((*_COMMANDS, *installed_commands())))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _COMMANDS:
+        panel, module, name = _COMMANDS.get(cmd_name, (_INSTALLED, "", ""))
+        if module:
+            found = getattr(import_module(module), name)
+        elif (installed := installed_commands().get(cmd_name)) is not None:
+            found = load(installed)
+        else:
             return None
-        panel, module, name = _COMMANDS[cmd_name]
-        found = getattr(import_module(module), name)
         if not isinstance(found, App):
             function, found = found, App()
             found.command()(function)
@@ -93,6 +98,9 @@ class _Commands(Group):
         listed: Any = {
             name: Command(name, help=_HELPS[name], rich_help_panel=panel) for name, (panel, _, _) in _COMMANDS.items()
         }
+        for name, command in installed_commands().items():
+            described = Command(name, help=f"Of the package {origin_of(command)}.", rich_help_panel=_INSTALLED)
+            listed.setdefault(name, described)
         Group(name=self.name, help=self.help, params=self.params, commands=listed).format_help(ctx, formatter)
 
 

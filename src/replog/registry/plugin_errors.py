@@ -5,8 +5,7 @@ from __future__ import annotations
 import attrs
 
 from replog.errors import PluginConflictError
-
-DISABLED_VARIABLE = "REPLOG_PLUGINS_DISABLED"
+from replog.runtime.installed import DISABLED_VARIABLE as DISABLED_VARIABLE
 
 
 @attrs.frozen

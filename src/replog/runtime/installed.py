@@ -8,6 +8,9 @@ import os
 import sys
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 
+# Of the environment: the names of plugins, and of packages' commands, to leave out; separated by commas.
+DISABLED_VARIABLE = "REPLOG_PLUGINS_DISABLED"
+
 _PROJECT = "replog"
 
 
