@@ -7,7 +7,6 @@ import trio
 from replog.client.ledger_records import LedgerRecords
 from replog.client.scan import LedgerScan
 from replog.protocol.model import LedgerState
-from replog.records.paths import ledger_key_path
 from replog.runtime.nursery import open_service_nursery
 
 # While entries come faster than this, a follower does not look at the ledger's record in the metastore: that would cost more than
@@ -44,7 +43,7 @@ class Following:
 
     async def _wait_for_change(self, scan: LedgerScan, version: int) -> None:
         async def wait_changed(scope: trio.CancelScope) -> None:
-            await self._records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
+            await self._records.wait_changed(scan.ledger_id, version)
             scope.cancel()
 
         # A closed ledger, or one with other bookies after a takeover, has no news at these: its record is watched beside them.

@@ -163,6 +163,10 @@ class LedgerRecords:
             raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
         return metadata, found.version
 
+    async def wait_changed(self, ledger_id: int, version: int) -> None:
+        """Returns soon after a ledger's record has another version than this, or is gone. May return early."""
+        await self.metastore.wait_changed(ledger_key_path(ledger_id), version)
+
     async def each(
         self, look: Callable[[LedgerMetadata], None], has: Callable[[int], bool] = lambda _ledger_id: True
     ) -> None:

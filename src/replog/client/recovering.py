@@ -39,9 +39,18 @@ class RecordOutdatedError(RecoveryUndecidedError):
 
 
 class RecoveringShell:
-    """One attempt to recover one ledger."""
+    """One attempt to recover one ledger. With `is_extended` each entry that is found begins the deadline anew: where each is
+    found by itself, a long tail takes longer than any deadline, and another attempt would begin where this one did (R5)."""
 
-    def __init__(self, machine: LedgerRecovery, key: bytes, context: ClientContext, options: ClientTuning) -> None:
+    def __init__(
+        self,
+        machine: LedgerRecovery,
+        key: bytes,
+        context: ClientContext,
+        options: ClientTuning,
+        *,
+        is_extended: bool = False,
+    ) -> None:
         self._machine = machine
         self._ledger_id = machine.metadata.ledger_id
         self._key = key
@@ -50,6 +59,7 @@ class RecoveringShell:
         self._drive = EffectLoop(machine.take_effects, self._perform)
         self._waiting_effects = WaitingEffects(context, machine, self._drive)
         self._done = trio.Event()
+        self._extended = trio.CancelScope() if is_extended else None  # whose deadline ends the wait for the machine
         self._metadata: LedgerMetadata | None = None
         self._error: ReplogError | None = None
         self._nursery: trio.Nursery | None = None
@@ -71,7 +81,9 @@ class RecoveringShell:
             nursery.start_soon(self._waiting_effects.run)
             nursery.start_soon(self._replace_missing)
             try:
-                with trio.move_on_after(self._options.recovery_timeout_s):
+                scope = trio.CancelScope() if self._extended is None else self._extended
+                scope.deadline = trio.current_time() + self._options.recovery_timeout_s
+                with scope:
                     self._machine.start()
                     self._drive()
                     await self._done.wait()
@@ -181,6 +193,8 @@ class RecoveringShell:
                 return str(error)
             self._machine.fence_confirmed(effect.index, confirmed)
         elif answer.status is Status.OK and answer.batches:
+            if self._extended is not None:
+                self._extended.deadline = trio.current_time() + self._options.recovery_timeout_s
             self._machine.read_found(effect.index, effect.entry_id, answer.batches[0])
         elif answer.status in DENIALS:
             self._machine.read_absent(effect.index, effect.entry_id, DENIALS[answer.status])
