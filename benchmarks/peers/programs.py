@@ -1,7 +1,8 @@
 """Where the peers' programs come from: this system if it has them, else Debian's packages, unpacked below .venv, so that no
 service is left which takes its ports. What is written in Java comes from Maven (`pom.xml` in a directory of its name).
 
-    python -m benchmarks.peers.programs     # fetches what is missing, and says what could not be had
+    python -m benchmarks.peers.programs                 # fetches what is missing, and says what could not be had
+    python -m benchmarks.peers.programs bookkeeper      # only that
 """
 
 from __future__ import annotations
@@ -97,12 +98,14 @@ def _run(command: list[str]) -> None:
 
 
 def main() -> None:
-    """Fetches all that is missing; what can't be had is said, and is no error: its system is skipped."""
+    """Fetches what is missing, of all or of those that are named; what can't be had is said, and is no error: its system is
+    skipped."""
+    wanted = sys.argv[1:] or (*PACKAGES, *JARS)
     for program in PACKAGES:
-        if not find(program):
+        if program in wanted and not find(program):
             print(fetch(program) or f"{program}: {find(program)}", flush=True)
     for name in JARS:
-        if not jars(name).is_dir():
+        if name in wanted and not jars(name).is_dir():
             print(fetch_jars(name) or f"{name}: {jars(name)}", flush=True)
 
 

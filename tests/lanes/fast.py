@@ -41,7 +41,7 @@ PLACES = (
     "tests/test_registry.py",
     "tests/transports/test_memory.py",
 )
-REAL = frozenset({"real", "crash", "needs_zookeeper", "needs_spark"})  # these need real time
+REAL = frozenset({"real", "crash", "needs_zookeeper", "needs_bookkeeper", "needs_spark"})  # these need real time
 SLOWER = REAL | {"slow", "long"}
 REAL_FIXTURES = frozenset(
     {"zookeeper_url", "zookeeper", "own_zookeeper", "zookeeper_ensemble", "spark", "spark_bookies"}

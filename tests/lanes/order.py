@@ -28,10 +28,12 @@ SHARING = {
     "tests/bookie/test_on_zookeeper.py": "zookeeper",
     "tests/servers/test_zookeeper.py": "zookeeper",
     "plugins/replog-etcd/": "etcd",
+    "plugins/replog-bookkeeper/": "bookkeeper",
 }
 FIRST = (
     "tests/spark/",
     "tests/metastores/zookeeper/",
+    "plugins/replog-bookkeeper/",
     "plugins/replog-etcd/",
     "tests/examples/",
     "tests/failures/",

@@ -1,0 +1,43 @@
+"""Fixtures: a cluster of Java's bookies that all tests share, and a program that drives Java's client."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `java_bookies`, wherever pytest was started
+
+import java_bookies
+from java_bookies import Cluster, Driver
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    java_bookies.need_bookkeeper()
+    with java_bookies.cluster(tmp_path_factory.mktemp("bookkeeper"), 5) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """Five bookies that serve, which a test may kill and freeze."""
+    shared_cluster.heal()
+    return shared_cluster
+
+
+@pytest.fixture(scope="session")
+def shared_driver(shared_cluster: Cluster) -> Iterator[Driver]:
+    driver = Driver(shared_cluster.java, shared_cluster.uri, shared_cluster.directory / "driver.log")
+    driver("client", "java", "v3")
+    driver("client", "java-v2", "v2")
+    yield driver
+    driver.kill()
+
+
+@pytest.fixture
+def driver(shared_driver: Driver) -> Driver:
+    """Java's client: "java" speaks the protocol's version 3, "java-v2" version 2."""
+    return shared_driver

@@ -1,0 +1,286 @@
+"""Apache's own bookies and client, in Java: what this plugin is judged by. ZooKeeper is that among PySpark's jars.
+
+A bookie serves some 3 s after its start, and has 200 MB; so do the programs that drive Java's client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import random
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+
+from benchmarks.peers import programs
+from tests.servers import zookeeper
+from tests.servers.processes import HOST, Server, free_port
+from tests.servers.zookeeper import ZooKeeper
+
+SOURCES = Path(__file__).parent / "java"
+HOW = (
+    "type: make servers, which has Maven (Debian: maven) copy them; and javac comes with Debian's default-jdk-headless"
+)
+_SERVING = b"Started component bookie-server"
+_STARTING_S = 90.0
+_ANSWER_S = 90.0
+_HEAP = ("-Xms64m", "-Xmx192m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC")
+_QUICK_START = ("-XX:TieredStopAtLevel=1",)  # for what lives for seconds
+_OPENED = ("java.io", "java.lang", "java.nio", "java.util.zip", "jdk.internal.misc", "sun.nio.ch")
+_FLAGS = (
+    *_HEAP,
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.leakDetectionLevel=disabled",
+    "-Djava.net.preferIPv4Stack=true",
+)
+_LOGGING = """
+appender.out.type=Console
+appender.out.name=out
+appender.out.target=SYSTEM_ERR
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d %p %c{1} %m %throwable{short.message}%n
+rootLogger.level=WARN
+rootLogger.appenderRef.out.ref=out
+logger.started.name=org.apache.bookkeeper.common.component
+logger.started.level=INFO
+"""
+_BOOKIE: Mapping[str, object] = {
+    "allowLoopback": "true",
+    "advertisedAddress": HOST,
+    "listeningInterface": "lo",
+    "enableStatistics": "false",
+    "httpServerEnabled": "false",
+    "autoRecoveryDaemonEnabled": "false",
+    "diskUsageThreshold": 0.99,
+    "diskUsageWarnThreshold": 0.98,
+    "journalPreAllocSizeMB": 1,
+    "logSizeLimit": 32 << 20,
+    "numReadWorkerThreads": 2,
+    "numHighPriorityWorkerThreads": 2,
+    "serverNumIOThreads": 2,
+    "zkTimeout": 4000,
+}
+
+
+def missing() -> str | None:
+    """What lacks to run Java's bookies, and how to get it; None if all is there."""
+    if (lacks := zookeeper.missing()) is not None:
+        return lacks
+    if not programs.jars("bookkeeper").is_dir():
+        return f"no jars of BookKeeper: {HOW}"
+    if shutil.which("javac") is None:
+        return f"no javac, which compiles what drives Java's client: {HOW}"
+    return None
+
+
+def need_bookkeeper() -> None:
+    """Skips the test if something is missing, and fails it where all must run (CI=true)."""
+    if (lacks := missing()) is not None:
+        if os.environ.get("CI", "").lower() in ("1", "true", "yes"):
+            pytest.fail(lacks, pytrace=False)
+        pytest.skip(lacks)
+
+
+@attrs.frozen
+class Java:
+    """How Java's programs are started: with the jars, and the classes of this directory."""
+
+    directory: Path
+    is_optimized: bool = False  # whether it is fast in the end, and not at the start
+
+    @classmethod
+    def compiled(cls, directory: Path, *, is_optimized: bool = False) -> Java:
+        """Compiles the programs beside this file."""
+        jars = f"{programs.jars('bookkeeper')}/*"
+        sources = [str(path) for path in sorted(SOURCES.glob("*.java"))]
+        subprocess.run(["javac", "-cp", jars, "-d", str(directory / "classes"), *sources], check=True, timeout=120)
+        (directory / "log4j2.properties").write_text(_LOGGING)
+        return cls(directory, is_optimized)
+
+    def command(self, *arguments: str) -> list[str]:
+        """Java with these flags, the name of a class and its arguments."""
+        class_path = f"{programs.jars('bookkeeper')}/*:{self.directory / 'classes'}"
+        logging = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}"
+        # Native libraries are unpacked there, and stay if the process is killed.
+        temporary = f"-Djava.io.tmpdir={self.directory}"
+        flags = _FLAGS if self.is_optimized else (*_FLAGS, *_QUICK_START)
+        return ["java", *flags, temporary, logging, "-cp", class_path, *arguments]
+
+    def run(self, *arguments: str) -> str:
+        """Runs a program to its end; returns what it printed."""
+        done = subprocess.run(self.command(*arguments), check=False, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+class JavaBookie:
+    """One bookie: its port, directories and id stay however often it dies."""
+
+    def __init__(self, java: Java, directory: Path, number: int, uri: str, settings: Mapping[str, object]) -> None:
+        self.bookie_id = f"bookie-{number}"
+        self.port = free_port()
+        own = directory / self.bookie_id
+        own.mkdir(parents=True)
+        configuration = {
+            **_BOOKIE,
+            "bookiePort": self.port,
+            "bookieId": self.bookie_id,
+            "journalDirectories": own / "journal",
+            "ledgerDirectories": own / "ledgers",
+            "metadataServiceUri": uri,
+            **settings,
+        }
+        path = own / "bookie.conf"
+        path.write_text("".join(f"{name}={value}\n" for name, value in configuration.items() if value is not None))
+        command = java.command("org.apache.bookkeeper.server.Main", "--conf", str(path))
+        self.configuration = path
+        self.server = Server(self.bookie_id, command, own, {"LC_ALL": "C.UTF-8"})
+        self._served = 0
+
+    def launch(self) -> None:
+        """Starts the process, and does not wait until it serves."""
+        self._served = self._times_served()
+        self.server.launch()
+
+    def wait_serving(self) -> None:
+        """Returns when it serves."""
+        self.server.wait_until(lambda: self._times_served() > self._served, "it serves", _STARTING_S)
+
+    def _times_served(self) -> int:
+        log = self.server.log_path
+        return log.read_bytes().count(_SERVING) if log.exists() else 0
+
+    def kill(self) -> None:
+        """SIGKILL. Idempotent."""
+        self.server.kill()
+
+
+class Cluster:
+    """Bookies, and the ZooKeeper that knows them."""
+
+    def __init__(
+        self, java: Java, directory: Path, server: ZooKeeper, root: str, scheme: str = "zk+hierarchical"
+    ) -> None:
+        self.java = java
+        self.directory = directory
+        self.uri = f"{scheme}://{server.address}{root}"
+        self.zookeeper = server
+        self.bookies: list[JavaBookie] = []
+
+    def begin(self) -> None:
+        """Makes the cluster's nodes, as an operator does."""
+        path = self.directory / "begin.conf"
+        path.write_text(f"metadataServiceUri={self.uri}\n")
+        self.java.run("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(path), "initnewcluster")
+
+    def start(self, count: int, **settings: object) -> None:
+        """Starts so many more bookies, and returns when all serve."""
+        first = len(self.bookies) + 1
+        started = [
+            JavaBookie(self.java, self.directory, each, self.uri, settings) for each in range(first, first + count)
+        ]
+        self.bookies += started
+        for each in started:
+            each.launch()
+        for each in started:
+            each.wait_serving()
+
+    def heal(self) -> None:
+        """Wakes and starts what is frozen or dead, and returns when all serve."""
+        for each in self.bookies:
+            each.server.thaw()
+        dead = [each for each in self.bookies if not each.server.is_running]
+        for each in dead:
+            each.kill()
+            each.launch()
+        for each in dead:
+            each.wait_serving()
+
+    def kill(self) -> None:
+        """Ends all bookies."""
+        for each in self.bookies:
+            each.kill()
+
+
+class JavaError(AssertionError):
+    """Java's client answered with an error; `code` is BookKeeper's (`BKException.Code`)."""
+
+    def __init__(self, command: str, code: int, words: str) -> None:
+        super().__init__(f"{command}: {code} {words}")
+        self.code = code
+
+
+class Driver:
+    """A program that drives Java's client (`java/Driver.java`). Calls block until it answers."""
+
+    def __init__(self, java: Java, uri: str, log: Path) -> None:
+        self._log = log.open("ab")
+        self._process = subprocess.Popen(
+            java.command("Driver", uri), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self._answers.get(timeout=_ANSWER_S) == "ok ready\n"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put("error 0 the driver has ended\n")
+
+    def __call__(self, *words: object) -> list[str]:
+        """Performs a command; returns the words of its answer. Raises `JavaError`."""
+        command = " ".join(map(str, words))
+        assert self._process.stdin is not None
+        self._process.stdin.write(command + "\n")
+        self._process.stdin.flush()
+        outcome, *found = self._answers.get(timeout=_ANSWER_S).split()
+        if outcome != "ok":
+            raise JavaError(command, int(found[0]), " ".join(found[1:]))
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL. Idempotent."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            assert stream is not None
+            stream.close()
+
+
+def payload(seed: int, place: int, size: int) -> bytes:
+    """The bytes of an entry, as the driver makes them."""
+    block = hashlib.sha256(f"{seed}:{place}".encode()).digest()
+    return (block * (size // len(block) + 1))[:size]
+
+
+def digest_of(payloads: Sequence[bytes]) -> str:
+    """What the driver answers to `read`."""
+    found = hashlib.sha256()
+    for each in payloads:
+        found.update(len(each).to_bytes(8, "big") + each)
+    return found.hexdigest()
+
+
+@contextmanager
+def cluster(directory: Path, bookies: int, *, is_optimized: bool = False) -> Iterator[Cluster]:
+    """A cluster of its own, with so many bookies."""
+    java = Java.compiled(directory, is_optimized=is_optimized)
+    with zookeeper.zookeeper_blocking(directory) as server:
+        found = Cluster(java, directory, server, f"/ledgers-{random.getrandbits(32):08x}")
+        try:
+            found.begin()
+            found.start(bookies)
+            yield found
+        finally:
+            found.kill()

@@ -1,0 +1,16 @@
+"""Mixed histories, judged by both kinds of readers (`histories.py`)."""
+
+import pytest
+from histories import run_histories
+from java_bookies import Cluster
+
+pytestmark = pytest.mark.needs_bookkeeper
+
+
+def test_both_kinds_agree_on_each_history(cluster: Cluster) -> None:
+    run_histories(cluster, range(10))
+
+
+@pytest.mark.long(is_sampled=False)
+def test_both_kinds_agree_on_many_histories(cluster: Cluster) -> None:
+    run_histories(cluster, range(10, 300))
