@@ -17,6 +17,7 @@ from replog.errors import (
     LogNotFoundError,
     MetastoreError,
     PositionError,
+    ReplogError,
     TrimmedError,
     UnauthorizedError,
 )
@@ -419,3 +420,16 @@ async def test_a_readers_block_raises_exceptions_as_they_are(
             async with client.read_log("log", follow=True) as reader:
                 async for _ in reader:
                     raise ZeroDivisionError
+
+
+async def test_log_does_not_seem_to_end_while_all_bookies_are_away(autojump_clock: trio.testing.MockClock) -> None:
+    """D2: nobody says how far the last segment is confirmed. The reader ended, as if the log were empty."""
+    async with cluster(3) as world, world.client() as client, client.write_log("numbers") as log:
+        await log.append(b"0")
+        for each in world.bookies:
+            await each.kill()
+        async with world.client() as other, other.read_log("numbers") as reader:
+            with pytest.raises(EntryUnreadableError, match="says how far the ledger is confirmed"):
+                await anext(reader)
+        with pytest.raises(ReplogError):
+            await log.append(b"1")

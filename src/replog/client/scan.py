@@ -20,6 +20,7 @@ from replog.errors import (
     BookieAnswerError,
     BookieError,
     BookieUnreachableError,
+    EntryUnreadableError,
     LedgerNotFoundError,
     RemoteProtocolError,
     ReplogError,
@@ -284,6 +285,16 @@ class LedgerScan:
         if self._state.rereads:
             await self._reread()
         return is_known
+
+    async def find_end(self) -> None:
+        """As `refresh`, where nothing must look like the end that is none. Raises `EntryUnreadableError` (retry: yes) if no
+        bookie answered."""
+        if not await self.refresh():
+            members = ", ".join(self.metadata.last_fragment.ensemble)
+            problem = (
+                f"none of {members} says how far the ledger is confirmed, and it is not closed: retry when one is back"
+            )
+            raise EntryUnreadableError(self.ledger_id, self.last_readable + 1, problem)
 
     def record_read(self, metadata: LedgerMetadata) -> None:
         """The caller has read the ledger's record."""

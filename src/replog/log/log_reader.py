@@ -169,7 +169,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 # Otherwise a busy writer would keep this reader forever.
                 return False
             self._asked_again = True
-            await scan.refresh()
+            await scan.find_end()
             return True
         # Its writer has rolled and is about to close it, or is dead: then this is the end until a takeover.
         self._waited_for_closing = True

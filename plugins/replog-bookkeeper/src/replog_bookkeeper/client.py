@@ -31,7 +31,7 @@ from replog.client.scan import LedgerScan
 from replog.client.watching import kept_bytes_max
 from replog.config import ClientOptions, check_number, check_types
 from replog.config.client import ClientTuning, tuned
-from replog.errors import ConfigError, EntryUnreadableError, KeyExistsError, MetastoreUnavailableError
+from replog.errors import ConfigError, KeyExistsError, MetastoreUnavailableError
 from replog.hookspecs import LedgerRecovered
 from replog.metastores.zookeeper.options import ZooKeeperOptions
 from replog.protocol.digest import DigestType
@@ -219,12 +219,9 @@ class Client:
         record, _ = await self._records.record(ledger_id)
         key = record.key(password, digest)
         following = Following(self._records, self._options.follow_wait_s) if follow else None
-        metadata, scan = record.metadata, self._scan(record.metadata, first, key)
-        # Asked by a scan of its own, which says whether anybody answered: nothing must look like an empty ledger.
-        if not await scan.refresh() and not follow:
-            members = ", ".join(metadata.last_fragment.ensemble)
-            problem = f"none of {members} says how far it is confirmed, and it is not closed: retry when one is back"
-            raise EntryUnreadableError(ledger_id, first, problem)
+        scan = self._scan(record.metadata, first, key)
+        # Asked by a scan of its own: nothing must look like an empty ledger.
+        await (scan.refresh() if follow else scan.find_end())
 
         def scan_of(known: LedgerMetadata, at: int) -> LedgerScan:
             made = self._scan(known, at, key)
