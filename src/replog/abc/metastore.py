@@ -35,6 +35,9 @@ class Metastore(ABC):
     lease_s: float = 10.0
     """How long a silent process counts as alive, in the default `announce` and `elect`."""
 
+    poll_s: float = 0.0
+    """How often a wait asks the store, where each request is paid for: then clients begin new waits less often. 0: it is told."""
+
     @abstractmethod
     async def create(self, key: str, value: bytes) -> int:
         """Creates the key and returns its version. Raises `KeyExistsError`, `MetastoreUncertainError`."""

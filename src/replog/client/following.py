@@ -15,6 +15,9 @@ _BUSY_S = 0.01
 # As long as nothing comes, questions stay open for twice as long each time, up to so many times as at first: a thousand
 # followers of quiet logs took a whole processor with a question a second each. What comes ends any question at once.
 _LENGTHENED_MAX = 16
+# While nothing comes, one watch of the record stays open for so many looks of a metastore that polls: a new one would begin with
+# reads of its own.
+_POLLS_A_WATCH = 20
 
 
 class Following:
@@ -38,8 +41,10 @@ class Following:
             scan.record_read(before)
             if not scan.has_news:
                 await self._wait_for_change(scan, version)
-        is_quiet = not scan.has_news
-        self._wait_s = min(2 * self._wait_s, _LENGTHENED_MAX * self._first_wait_s) if is_quiet else self._first_wait_s
+        if scan.has_news:
+            self._wait_s = self._first_wait_s
+        else:
+            self._lengthen()
 
     async def _wait_for_change(self, scan: LedgerScan, version: int) -> None:
         async def wait_changed(scope: trio.CancelScope) -> None:
@@ -47,6 +52,14 @@ class Following:
             scope.cancel()
 
         # A closed ledger, or one with other bookies after a takeover, has no news at these: its record is watched beside them.
+        quiet_until_s = trio.current_time() + _POLLS_A_WATCH * self._records.metastore.poll_s
         async with open_service_nursery() as nursery:
             nursery.start_soon(wait_changed, nursery.cancel_scope)
-            await scan.wait_for_news(self._wait_s, self._wait_s)
+            while True:
+                await scan.wait_for_news(self._wait_s, self._wait_s)
+                if scan.has_news or trio.current_time() >= quiet_until_s:
+                    break
+                self._lengthen()
+
+    def _lengthen(self) -> None:
+        self._wait_s = min(2 * self._wait_s, _LENGTHENED_MAX * self._first_wait_s)

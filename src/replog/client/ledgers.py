@@ -69,7 +69,10 @@ class Ledgers:
         self.refusing_ids = self._ensembles.refusing_ids  # bookies whose disks are full or failed
         self._ticker = Ticker(options.explicit_last_add_confirmed_after_s)
         nursery.start_soon(self._ticker.run)
-        nursery.start_soon(watch_draining, context.membership, self._leave_bookies)
+        lease_s = context.records.metastore.lease_s
+        nursery.start_soon(
+            watch_draining, context.membership, lease_s, self._leave_bookies, lambda: bool(self._writers)
+        )
         nursery.start_soon(context.call_soon.run)
         nursery.start_soon(RecordWatch(context.records, self._writers).run)
         context.connections.on_awaited = self._reader_waits

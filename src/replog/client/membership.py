@@ -38,7 +38,9 @@ from replog.runtime.loggers import logger
 
 _log = logger("replog.client")
 
-_LOOK_S = 5.0  # at which bookies drain, while there are writers
+_LOOK_S = (
+    5.0  # at which bookies drain, while there are writers; less often where a lease is long, since looks may cost money
+)
 _LOOK_EVERY_S = 1.0  # at the announcements, for all writers together that miss a bookie
 _FORGIVEN_AFTER = 4  # times its last quarantine without a failure, and a bookie begins with the shortest one again
 _JITTER = 0.2  # of each quarantine, at most: so that not all end at the same moment
@@ -205,12 +207,16 @@ class Membership:
         return decode_address(*announced[bookie_id])
 
 
-async def watch_draining(membership: Membership, leave: Callable[[Collection[str]], None]) -> None:
-    """Calls `leave` with the bookies that drain, every few seconds, until cancelled.
+async def watch_draining(
+    membership: Membership, lease_s: float, leave: Callable[[Collection[str]], None], is_needed: Callable[[], bool]
+) -> None:
+    """Calls `leave` with the bookies that drain, every half of the metastore's lease while it is needed, until cancelled.
 
     If the metastore fails, it looks again later: until then writers stay where they are."""
     while True:
-        await trio.sleep(_LOOK_S)
+        await trio.sleep(max(_LOOK_S, lease_s / 2))
+        if not is_needed():
+            continue
         try:
             found = await membership.draining_ids()
         except MetastoreError:
