@@ -91,7 +91,9 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
         registry().open_placement("memory:")
 
 
-@pytest.mark.parametrize(("scheme", "package"), [("etcd", "replog-etcd"), ("sqlite", "replog-sqlite")])
+@pytest.mark.parametrize(
+    ("scheme", "package"), [("etcd", "replog-etcd"), ("objects", "replog-objects"), ("sqlite", "replog-sqlite")]
+)
 def test_scheme_of_an_absent_plugin_names_the_package(scheme: str, package: str) -> None:
     with pytest.raises(PluginNotFoundError, match=f"pip install '{package}'"):
         registry().open_metastore(f"{scheme}:x")

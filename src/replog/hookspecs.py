@@ -17,7 +17,7 @@ import pluggy
 from replog.errors import StorageError
 
 if TYPE_CHECKING:
-    from replog.abc import Authenticator, Doubt, Metastore, PlacementPolicy, Storage, Transport
+    from replog.abc import Authenticator, BackupPlace, Doubt, Metastore, PlacementPolicy, Storage, Transport
 
 PROJECT_NAME = "replog"
 
@@ -282,6 +282,13 @@ def replog_authenticators() -> Sequence[Backend[Authenticator]]:  # type: ignore
     """The authenticators that this plugin offers, for the option `authentication` of clients and bookies.
 
     `open` may read files: it is called once for a client or a bookie, before it serves."""
+
+
+@hookspec
+def replog_backup_places() -> Sequence[Backend[BackupPlace]]:  # type: ignore[empty-body]
+    """The places for back-ups that this plugin offers, for URLs like `s3://BUCKET/PREFIX` in `replog backup`.
+
+    A place connects at its first call."""
 
 
 @hookspec

@@ -15,7 +15,6 @@ import trio.testing
 
 import replog
 from replog.backup.format import MANIFEST_NAME, LedgerFile
-from replog.backup.saving import check
 from replog.config import ClientOptions
 from replog.errors import (
     BackupDamagedError,
@@ -31,6 +30,7 @@ from replog.protocol.model import Position
 from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
 from replog.testing import Fault
+from tests.backup.places import check
 from tests.interleaving import Between, each_place
 from tests.kit import ONE, Cluster, cluster, read_log
 

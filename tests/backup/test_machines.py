@@ -15,13 +15,14 @@ import trio
 
 import replog
 from replog.backup import restoring, saving
-from replog.backup.directory import BackupDirectory
-from replog.backup.saving import check
+from replog.backup.content import open_backup
 from replog.errors import BackupDamagedError, UnknownCommandError
 from replog.log.log_options import LogOptions
 from replog.log.snapshot_format import Header
 from replog.machine import snapshots
 from replog.protocol.model import LedgerMetadata, Position, Segment
+from replog.registry import Registry
+from tests.backup.places import check
 from tests.kit import ONE, Cluster, cluster
 from tests.machine.counters import OPTIONS, Counters, member
 
@@ -292,7 +293,7 @@ async def test_machine_s_log_is_restored_before_its_snapshots(tmp_path: Path, mo
 
 def damage_snapshot(directory: Path, place: int) -> Path:
     """Flips a bit of the newest snapshot's file; returns its path."""
-    manifest = BackupDirectory(directory).existing_manifest()
+    manifest = open_backup(directory, Registry(load_installed=False)).existing_manifest()
     path = directory / "ledgers" / manifest.logs[SNAPSHOTS].segments[-1].file_name
     data = bytearray(path.read_bytes())
     data[place] ^= 1

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 import replog
+from replog.backup.content import open_backup
 from replog.backup.format import LogInBackup, SavedSegment
 from replog.backup.restoring import Restorer
 from replog.config import ClientOptions
@@ -62,7 +63,13 @@ async def small_pages() -> AsyncIterator[tuple[Cluster, replog.Client]]:
 
 async def restore(client: replog.Client, first: int = FIRST, last: int = LAST) -> None:
     restorer = Restorer(
-        "nowhere", client._opened.ledgers, client._opened.logs, client._opened.log_driver, ONE, b"", with_cursors=True
+        open_backup("nowhere", client._opened.plugins),
+        client._opened.ledgers,
+        client._opened.logs,
+        client._opened.log_driver,
+        ONE,
+        b"",
+        with_cursors=True,
     )
     segments = tuple(SavedSegment(number, number, 1, "") for number in range(first, last + 1))
     await restorer._restore("log", LogInBackup(segments, first))

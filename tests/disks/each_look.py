@@ -23,12 +23,13 @@ import trio
 import replog
 from replog.backends.files import storage as files
 from replog.backends.lmdb import storage as lmdb
-from replog.backup.directory import BackupDirectory
-from replog.backup.saving import check
+from replog.backup.content import open_backup
 from replog.errors import ReplogError
 from replog.metastores.lmdb import LMDBMetastore
 from replog.protocol.mutations import PutBatch
+from replog.registry import Registry
 from replog.testing.storage_conformance import make_batch
+from tests.backup.places import check
 from tests.disks.children import in_child
 from tests.disks.failing import LOOKING, OPENING, end_failing, fail_calls, failed_calls
 
@@ -128,7 +129,7 @@ def look(kind: str, path: Path) -> None:
         report = check(path / "backup")
         assert not report.problems, report
         assert report.logs[0].last_segment >= 1, report
-        assert BackupDirectory(path / "backup").manifest() is not None
+        assert open_backup(path / "backup", Registry(load_installed=False)).manifest() is not None
     else:
         with closing((files if kind == "files" else lmdb).open_storage(str(path))) as storage:
             for each in range(1, _LEDGERS):

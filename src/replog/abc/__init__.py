@@ -1,4 +1,4 @@
-"""The seams: what a storage, a transport, an authenticator, a metastore and a placement policy promise.
+"""The seams: what a storage, a transport, an authenticator, a metastore, a placement policy and a place for back-ups promise.
 
 Each seam is small, and `replog.testing` has a conformance suite for each: an implementation that passes
 `check_storage`, `check_metastore` or `check_transport` may be trusted with a log. When in doubt, an implementation
@@ -6,6 +6,7 @@ raises; it returns nothing only for proven absence.
 """
 
 from replog.abc.authentication import Authenticator, Identity, Peer, Role
+from replog.abc.backup import BackupPlace, ReadFile, WrittenFile
 from replog.abc.metastore import Metastore, MetastoreOverTransports
 from replog.abc.placement import BookieState, Candidate, PlacementPolicy, Random
 from replog.abc.storage import UNBOUNDED, Damage, Doubt, Sighting, Storage, StoredRange
@@ -18,6 +19,7 @@ from replog.runtime.nursery import open_service_nursery
 __all__ = [
     "UNBOUNDED",
     "Authenticator",
+    "BackupPlace",
     "BookieState",
     "Candidate",
     "Connection",
@@ -34,6 +36,7 @@ __all__ = [
     "PlacementPolicy",
     "PutBatch",
     "Random",
+    "ReadFile",
     "Reply",
     "RequestHandler",
     "ResponseReceiver",
@@ -44,6 +47,7 @@ __all__ = [
     "StoredRange",
     "Transport",
     "Versioned",
+    "WrittenFile",
     "better_proof",
     "check_key",
     "check_value",

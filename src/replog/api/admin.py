@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from replog.api.opened import OpenClient
+from replog.backup.content import open_backup
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
 from replog.client import terms
@@ -128,13 +129,15 @@ class Admin:
     async def backup(
         self, directory: str | os.PathLike[str], logs: Sequence[str] | None = None, *, password: bytes = b""
     ) -> BackupReport:
-        """Saves the closed segments of these logs, or of all, in a directory; writers go on. A state machine's log and
+        """Saves the closed segments of these logs, or of all, in a directory, or at a URL of a plugin such as
+        `s3://bucket/prefix`; writers go on. A state machine's log and
         snapshots go together. Files that exist are not read again; other logs stay. To include the newest entries,
         `roll` before. The report's `problems` name logs that could not be saved. Raises `BackupError`,
         `UnauthorizedError`, `LogNotFoundError`, `EntryUnreadableError`, `MetastoreError`: then, and if cancelled, the
         earlier back-up stays."""
         check_names(logs=logs)
-        return await save(directory, logs, self._opened.ledgers, self._opened.logs, password)
+        place = open_backup(directory, self._opened.plugins)
+        return await save(place, logs, self._opened.ledgers, self._opened.logs, password)
 
     async def restore(
         self,
@@ -152,7 +155,8 @@ class Admin:
         `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
         check_names(logs=logs)
         known = self._opened.ledgers, self._opened.logs, self._opened.log_driver
-        restorer = Restorer(directory, *known, quorum or self._opened.default_quorum, password, with_cursors=cursors)
+        place = open_backup(directory, self._opened.plugins)
+        restorer = Restorer(place, *known, quorum or self._opened.default_quorum, password, with_cursors=cursors)
         return await restorer.restore(logs)
 
     async def raise_ledger_ids(self) -> int:

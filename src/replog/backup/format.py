@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 import attrs
 from crc32c import crc32c
 
+from replog.abc import ReadFile
 from replog.errors import BackupDamagedError, PositionError
 from replog.protocol.envelope import Enveloped
 from replog.protocol.model import Position
@@ -35,6 +36,7 @@ _END = struct.Struct("<BQ32s")  # kind, number of entries, SHA-256
 _HEAD_KIND, _BLOCK_KIND, _END_KIND, _ENVELOPES_KIND = 1, 2, 3, 4
 _BODY_BYTES_MAX = 1 << 30
 _MANIFEST_BYTES_MAX = 1 << 30
+_OTHER_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{1,64}\.ledger")  # where the place has no locks
 
 
 @attrs.frozen
@@ -63,10 +65,14 @@ class Block:
     payloads: Sequence[bytes]
 
 
+class _Sink(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
 class LedgerFileWriter:
     """Writes one ledger file, from its beginning to its end."""
 
-    def __init__(self, file: BinaryIO, head: LedgerHead) -> None:
+    def __init__(self, file: _Sink, head: LedgerHead) -> None:
         self._file = file
         self._hash = hashlib.sha256()
         self._entries = 0
@@ -100,7 +106,7 @@ class LedgerFileWriter:
 class LedgerFile:
     """Reads one ledger file. `head` is checked when it is opened, the rest by `blocks`."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: object, file: ReadFile) -> None:
         self._path = path
         self._file = file
         self._hash = hashlib.sha256()
@@ -138,6 +144,11 @@ class LedgerFile:
             raise self._damaged(offset, problem)
         if self._file.read(1):
             raise self._damaged(self._offset, "there is something behind its end")
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes read."""
+        return self._offset
 
     def sha256(self) -> str:
         """The SHA-256 of the bytes read."""
@@ -193,11 +204,20 @@ class SavedSegment:
     ledger_id: int
     size_bytes: int
     sha256: str
+    file_name: str = attrs.field(default=attrs.Factory(lambda self: ledger_file_name(self.ledger_id), takes_self=True))
 
-    @property
-    def file_name(self) -> str:
-        """The name of the file in the directory `ledgers`."""
-        return ledger_file_name(self.ledger_id)
+    def encode(self) -> list[object]:
+        """As it is in the manifest."""
+        named = [] if self.file_name == ledger_file_name(self.ledger_id) else [self.file_name]
+        return [self.number, self.ledger_id, self.size_bytes, self.sha256, *named]
+
+    @classmethod
+    def decode(cls, number: int, ledger_id: int, size_bytes: int, sha256: str, name: str = "") -> SavedSegment:
+        """The one that was encoded so. Raises `ValueError`, `TypeError`."""
+        if name and _OTHER_NAME.fullmatch(name) is None:
+            raise ValueError(f"{name!r} is not the name of a ledger's file")
+        ledger = int(ledger_id)
+        return cls(int(number), ledger, int(size_bytes), str(sha256), name or ledger_file_name(ledger))
 
 
 @attrs.frozen
@@ -231,7 +251,7 @@ class LogInBackup:
             "trimmed_to": None if self.trimmed_to is None else str(self.trimmed_to),
             "custom": dict(self.custom),
             "cursors": {name: str(place) for name, place in sorted(self.cursors.items())},
-            "segments": [list(attrs.astuple(each)) for each in self.segments],
+            "segments": [each.encode() for each in self.segments],
         }
 
     @classmethod
@@ -239,9 +259,7 @@ class LogInBackup:
         """The one that was encoded so. Raises `ValueError`, `TypeError`, `LookupError`, `AttributeError`, `PositionError`."""
         given = fields["trimmed_to"]
         found = cls(
-            tuple(
-                SavedSegment(int(n), int(ledger), int(size), str(sha)) for n, ledger, size, sha in fields["segments"]
-            ),
+            tuple(SavedSegment.decode(*each) for each in fields["segments"]),
             int(fields["first_segment_number"]),
             int(fields["begun_with_number"]),
             None if given is None else Position.parse(given),
@@ -280,7 +298,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return body + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
-def decode_manifest(path: Path, data: bytes) -> Manifest:
+def decode_manifest(path: object, data: bytes) -> Manifest:
     """Reads a manifest. Raises `BackupDamagedError`."""
     body, _, checksum = data[:_MANIFEST_BYTES_MAX].rstrip(b"\n").rpartition(b"\n")
     body += b"\n"

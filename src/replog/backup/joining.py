@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from replog.backup.directory import BackupDirectory
+from replog.backup.content import Backup
 from replog.backup.format import LogInBackup, Manifest
 from replog.log.snapshot_format import POSITION_KEY, SnapshotReader, machine_name, snapshots_name
 from replog.protocol.envelope import Enveloped
@@ -26,17 +26,17 @@ class Snapshots:
     are_of_machine: bool  # False of a log that only has such a name
 
 
-def read_snapshots(directory: BackupDirectory, log: LogInBackup) -> Snapshots:
+def read_snapshots(backup: Backup, log: LogInBackup) -> Snapshots:
     """Reads all of this saved log. Raises `BackupDamagedError`."""
     found, are_of_machine = SnapshotReader(keeps_data=False), False
     for segment in log.segments:
-        with directory.opened(segment) as ledger:
+        with backup.opened(segment) as ledger:
             are_of_machine |= POSITION_KEY in ledger.head.custom
             for block in ledger.blocks():
                 for payload in block.payloads:
                     if payload.__class__ is not Enveloped:  # no snapshot has keys or headers
                         found.add(payload)
-            directory.check_read(segment, ledger)
+            backup.check_read(segment, ledger)
     return Snapshots(found.position, are_of_machine)
 
 
@@ -73,13 +73,13 @@ def with_partners(names: list[str], manifest: Manifest) -> list[str]:
     return sorted(wanted, key=lambda name: (machine_name(name), len(name)))
 
 
-def gaps(directory: BackupDirectory, manifest: Manifest, without: set[str]) -> Iterator[str]:
+def gaps(backup: Backup, manifest: Manifest, without: set[str]) -> Iterator[str]:
     """The gaps in a back-up, except in these logs, whose files are damaged."""
     for name, log in sorted(manifest.logs.items()):
         machine = machine_name(name)
         if machine == name or {machine, name} & without:
             continue
-        snapshots = read_snapshots(directory, log)
+        snapshots = read_snapshots(backup, log)
         commands = manifest.logs.get(machine)
         problem = None
         if commands is not None:

@@ -13,14 +13,13 @@ snapshot, and ends with an error that says so, instead of beginning with an empt
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 import attrs
 
-from replog.backup.directory import BackupDirectory, called
+from replog.backup.content import Backup, called
 from replog.backup.format import LedgerFile, LedgerHead, LogInBackup, Manifest, SavedSegment
 from replog.backup.joining import behind, gap, read_snapshots, with_partners
 from replog.backup.saving import BackupReport, SavedLog
@@ -52,7 +51,7 @@ class Restorer:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        backup: Backup,
         ledgers: Ledgers,
         logs: LogRecords,
         driver: LogDriver,
@@ -61,7 +60,7 @@ class Restorer:
         *,
         with_cursors: bool,
     ) -> None:
-        self._directory = BackupDirectory(path)
+        self._backup = backup
         self._ledgers = ledgers
         self._logs = logs
         self._driver = driver
@@ -73,11 +72,11 @@ class Restorer:
     async def restore(self, names: Sequence[str] | None) -> BackupReport:
         """Restores these logs with those that belong to them, or all. Raises `BackupError` before anything is written if one
         exists, or is not there."""
-        manifest = await called(self._directory.existing_manifest)
+        manifest = await called(self._backup.existing_manifest)
         for name in names or ():
             if name not in manifest.logs:
                 have = ", ".join(sorted(manifest.logs)) or "none"
-                raise BackupError(self._directory.path, f"it has no log {name!r}; it has {have}")
+                raise BackupError(self._backup.shown, f"it has no log {name!r}; it has {have}")
         wanted = with_partners(sorted(manifest.logs) if names is None else list(names), manifest)
         problems: list[str] = []
         logs = {name: await self._joined(name, manifest, problems) for name in wanted}
@@ -85,14 +84,14 @@ class Restorer:
             # All of them, before the first is written: a restore that cannot be whole begins nothing.
             await self._check_is_new(name, log.first_segment_number)
         restored = [await self._restore(name, log) for name, log in logs.items()]
-        return BackupReport(str(self._directory.path), manifest.created_at_ms, tuple(restored), tuple(problems))
+        return BackupReport(str(self._backup.shown), manifest.created_at_ms, tuple(restored), tuple(problems))
 
     async def _joined(self, name: str, manifest: Manifest, problems: list[str]) -> LogInBackup:
         """The log to restore: a machine's goes on behind its newest snapshot, even if less of the log was saved."""
         log, snapshots = manifest.logs[name], manifest.logs.get(snapshots_name(name))
         if snapshots is None:
             return log
-        found = await called(partial(read_snapshots, self._directory, snapshots))
+        found = await called(partial(read_snapshots, self._backup, snapshots))
         problem = gap(name, log, found)
         if problem is None:
             return log
@@ -108,11 +107,11 @@ class Restorer:
     async def _check_is_new(self, name: str, first: int) -> None:
         head, _ = await self._logs.head(name)
         if head is not None and not head.is_deleted:
-            raise BackupError(self._directory.path, f"there is a log {name!r} already: restore into an empty cluster")
+            raise BackupError(self._backup.shown, f"there is a log {name!r} already: restore into an empty cluster")
         if head is not None and head.next_segment_number > first:
             used = head.next_segment_number - 1
             raise BackupError(
-                self._directory.path,
+                self._backup.shown,
                 f"a log {name!r} was deleted here that had segments up to {used}, and this one begins with {first}: a position "
                 "would mean two records. Restore into an empty cluster",
             )
@@ -161,7 +160,7 @@ class Restorer:
             if head is not None and head.token == token:
                 return None  # an earlier request was made whose answer was lost
             if head is not None and (not head.is_deleted or head.next_segment_number > number):
-                raise BackupError(self._directory.path, f"another client began log {name!r} meanwhile")
+                raise BackupError(self._backup.shown, f"another client began log {name!r} meanwhile")
             known = head or LogMetadata(name, page_segments=self._logs.page_segments)
             return attrs.evolve(
                 known,
@@ -185,23 +184,23 @@ class Restorer:
 
     async def _write(self, name: str, job: str, segment: SavedSegment) -> int:
         with ExitStack() as stack:
-            file = await called(lambda: stack.enter_context(self._directory.opened(segment)))
+            file = await called(lambda: stack.enter_context(self._backup.opened(segment)))
             head = file.head
             if head.has_password and not self._password:
                 problem = (
                     f"log {name!r} had a password, which is not in the back-up: give the one that it has from now on"
                 )
-                raise ConfigError(f"{self._directory.path}: {problem}")
+                raise ConfigError(f"{self._backup.shown}: {problem}")
             kept = {key: value for key, value in head.custom.items() if key not in _RESERVED}
             writer = await self._create(name, job, self._digest_type(head), kept)
             async with writer:
                 self._has_ids |= await _copy(file, writer)
                 last = writer.last_add_confirmed
-            self._directory.check_read(segment, file)
+            self._backup.check_read(segment, file)
         # The file was checked, but the writer is another witness: it says where the ledger really ends.
         if last != head.last_entry_id:
             raise BackupError(
-                self._directory.path, f"ledger {writer.ledger_id} ends at {last}, not at {head.last_entry_id}"
+                self._backup.shown, f"ledger {writer.ledger_id} ends at {last}, not at {head.last_entry_id}"
             )
         return writer.ledger_id
 
@@ -220,7 +219,7 @@ class Restorer:
             if each.name.lower() == head.digest_type:
                 return each
         problem = f"ledger {head.ledger_id} has codes of type {head.digest_type!r}, which this version does not know"
-        raise BackupError(self._directory.path, problem)
+        raise BackupError(self._backup.shown, problem)
 
 
 async def _copy(file: LedgerFile, writer: EntryWriter) -> bool:

@@ -18,7 +18,6 @@ a problem of the report, and the back-up keeps their earlier content.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence, Set
 from contextlib import ExitStack
 from functools import partial
@@ -26,7 +25,7 @@ from functools import partial
 import attrs
 import trio
 
-from replog.backup.directory import BackupDirectory, called
+from replog.backup.content import Backup, called
 from replog.backup.format import Block, LedgerHead, LogInBackup, Manifest, SavedSegment
 from replog.backup.joining import Snapshots, gap, gaps, read_snapshots
 from replog.client.entries import EntryBatch
@@ -80,21 +79,20 @@ class BackupReport:
 
 
 async def save(
-    path: str | os.PathLike[str], names: Sequence[str] | None, ledgers: Ledgers, logs: LogRecords, password: bytes
+    backup: Backup, names: Sequence[str] | None, ledgers: Ledgers, logs: LogRecords, password: bytes
 ) -> BackupReport:
     """Saves the closed segments of these logs, or of all; the back-up keeps its content of other logs."""
-    directory = BackupDirectory(path)
     with ExitStack() as stack:
-        await run_in_thread(lambda: stack.enter_context(directory.locked()))
-        before = await called(directory.manifest) or Manifest(0, {})
-        saving = _Saving(directory, before, ledgers, logs, password)
+        await run_in_thread(lambda: stack.enter_context(backup.locked()))
+        before = await called(backup.manifest) or Manifest(0, {})
+        saving = _Saving(backup, before, ledgers, logs, password)
         if names is None:
             await saving.save_all()
         else:
             await saving.save(names)
         manifest = Manifest(ledgers.entropy.time_ms(), saving.saved)
-        await run_in_thread(lambda: directory.write_manifest(manifest))
-    return _report(directory, manifest, saving.saver.new, saving.problems)
+        await run_in_thread(lambda: backup.write_manifest(manifest))
+    return _report(backup, manifest, saving.saver.new, saving.problems)
 
 
 @attrs.frozen
@@ -110,13 +108,11 @@ class _Attempt:
 class _Saving:
     """One run: what it has saved, with what the back-up had before."""
 
-    def __init__(
-        self, directory: BackupDirectory, before: Manifest, ledgers: Ledgers, logs: LogRecords, password: bytes
-    ) -> None:
+    def __init__(self, backup: Backup, before: Manifest, ledgers: Ledgers, logs: LogRecords, password: bytes) -> None:
         self.saved = dict(before.logs)
         self.problems: list[str] = []
-        self.saver = _Saver(directory, before, ledgers, password)
-        self._directory = directory
+        self.saver = _Saver(backup, before, ledgers, password)
+        self._backup = backup
         self._ledgers = ledgers
         self._logs = logs
         self._cursors = CursorCatalog(ledgers, logs)
@@ -181,11 +177,11 @@ class _Saving:
         if saved is None:
             return None, Snapshots(None, are_of_machine=False)
         try:
-            return saved, await called(partial(read_snapshots, self._directory, saved))
+            return saved, await called(partial(read_snapshots, self._backup, saved))
         except BackupDamagedError:
             self.saver.forget(saved)
             saved = await self._log(snapshots_name(machine)) or saved
-            return saved, await called(partial(read_snapshots, self._directory, saved))
+            return saved, await called(partial(read_snapshots, self._backup, saved))
 
     async def _gap(
         self, machine: str, commands: LogInBackup, snapshots: LogInBackup | None, found: Snapshots
@@ -248,9 +244,9 @@ class _Saving:
 class _Saver:
     """Saves segments."""
 
-    def __init__(self, directory: BackupDirectory, before: Manifest, ledgers: Ledgers, password: bytes) -> None:
+    def __init__(self, backup: Backup, before: Manifest, ledgers: Ledgers, password: bytes) -> None:
         self.new: set[int] = set()  # the ledgers that this run has saved
-        self._directory = directory
+        self._backup = backup
         self._ledgers = ledgers
         self._password = password
         # Of all logs: a file is named after its ledger, and one that is there must not be replaced by another cluster's.
@@ -289,18 +285,18 @@ class _Saver:
         return was_trimmed, saved
 
     async def _saved(self, segment: Segment, head: LedgerHead) -> SavedSegment:
-        directory = self._directory
+        backup = self._backup
         known = self._known.get(segment.ledger_id)
-        known_head = None if known is None else await called(partial(directory.head, known))
+        known_head = None if known is None else await called(partial(backup.head, known))
         if known is not None and known_head == head and known.number == segment.number:
             return known
         if known_head is not None and known_head != head:
             raise BackupError(
-                directory.path,
+                backup.shown,
                 f"it has another ledger {segment.ledger_id} than this cluster, so it is a back-up of another cluster: nothing "
-                "was changed. Use a directory for each cluster, and a new one after a cluster was made anew or restored",
+                "was changed. Use a place for each cluster, and a new one after a cluster was made anew or restored",
             )
-        found: SavedSegment | None = await called(lambda: directory.finished_before(segment.number, head))
+        found: SavedSegment | None = await called(lambda: backup.finished_before(segment.number, head))
         if found is None:
             found = await self._write(segment, head)
         self.new.add(segment.ledger_id)
@@ -308,7 +304,7 @@ class _Saver:
         return found
 
     async def _write(self, segment: Segment, head: LedgerHead) -> SavedSegment:
-        file = await called(lambda: self._directory.begin(head))
+        file = await called(lambda: self._backup.begin(head))
         try:
             async with await self._ledgers.open(head.ledger_id, self._password) as reader:
                 async for batch in reader.batches():
@@ -349,30 +345,29 @@ def _blocks(batch: EntryBatch) -> list[Block]:
     return found
 
 
-async def verify(path: str | os.PathLike[str]) -> BackupReport:
+async def verify(backup: Backup) -> BackupReport:
     """Reads a whole back-up in a worker thread, and returns its content and its faults."""
-    return await called(lambda: check(path))
+    return await called(lambda: check(backup))
 
 
-def check(path: str | os.PathLike[str]) -> BackupReport:
+def check(backup: Backup) -> BackupReport:
     """The same in this thread. Raises `BackupError` if there is no back-up, or its manifest is damaged."""
-    directory = BackupDirectory(path)
-    manifest = directory.existing_manifest()
+    manifest = backup.existing_manifest()
     problems: list[str] = []
     damaged: set[str] = set()
     for name, log in manifest.logs.items():
         for segment in log.segments:
             try:
-                directory.check(segment)
+                backup.check(segment)
             except BackupDamagedError as error:
                 problems.append(str(error))
                 damaged.add(name)
-    problems += gaps(directory, manifest, damaged)
-    return _report(directory, manifest, frozenset(), problems)
+    problems += gaps(backup, manifest, damaged)
+    return _report(backup, manifest, frozenset(), problems)
 
 
-def _report(directory: BackupDirectory, manifest: Manifest, new: Set[int], problems: Sequence[str]) -> BackupReport:
+def _report(backup: Backup, manifest: Manifest, new: Set[int], problems: Sequence[str]) -> BackupReport:
     logs = []
     for name, log in sorted(manifest.logs.items()):
         logs.append(SavedLog.of(name, log, sum(each.ledger_id in new for each in log.segments)))
-    return BackupReport(str(directory.path), manifest.created_at_ms, tuple(logs), tuple(problems))
+    return BackupReport(str(backup.shown), manifest.created_at_ms, tuple(logs), tuple(problems))

@@ -1,4 +1,4 @@
-"""`replog backup`, `restore` and `verify`: logs in a directory."""
+"""`replog backup`, `restore` and `verify`: logs in a directory or a bucket."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Annotated
 import attrs
 import typer
 
-from replog.backup.directory import BackupDirectory
+from replog.backup.content import open_backup
 from replog.backup.saving import BackupReport, check
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.figures import parse_quorum_option
 from replog.cli.output import AsJSON, as_size, emit, print_json
-from replog.errors import ConfigError
+from replog.errors import BackupError, ConfigError
 from replog.protocol.quorum import Quorum
-from replog.runtime.disk_errors import is_directory
+from replog.registry import Registry
 
-Directory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="The directory of the back-up.")]
+Directory = Annotated[str, typer.Argument(metavar="PLACE", help="The back-up: a directory, or s3://BUCKET/PREFIX.")]
 Logs = Annotated[list[str] | None, typer.Option("--log", metavar="NAME", help="Only this log; also several times.")]
 
 
@@ -54,7 +54,7 @@ async def _restore(
     connection: Connection, directory: str, logs: list[str] | None, quorum: Quorum | None, cursors: bool
 ) -> BackupReport:
     # Before a directory is made for it.
-    BackupDirectory(directory).existing_manifest()
+    open_backup(directory, Registry()).existing_manifest()
     async with client_from(connection, creates=True) as client:
         return await client.admin.restore(
             directory, logs, quorum=quorum, password=connection.password(), cursors=cursors
@@ -64,14 +64,15 @@ async def _restore(
 def verify(directory: Directory, for_programs: AsJSON = False) -> None:
     """Read a back-up and check all of it. Exit status 1 if a file is damaged, or a state machine's log does not join its
     snapshot; each is named. Needs no cluster."""
+    found = open_backup(directory, Registry())
     # Of the command line, and so status 2; below it, the same would be a failed back-up, status 1.
     try:
-        is_there = is_directory(directory)
-    except OSError as error:
+        is_there = found.exists()
+    except BackupError as error:
         raise ConfigError(f"{directory}: cannot be looked into: {error}") from error
     if not is_there:
         raise ConfigError(f"{directory}: there is no such directory")
-    _show(check(directory), for_programs=for_programs)
+    _show(check(found), for_programs=for_programs)
 
 
 def _show(report: BackupReport, *, for_programs: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from replog.abc import Authenticator, Metastore, PlacementPolicy, Storage, Transport
+from replog.abc import Authenticator, BackupPlace, Metastore, PlacementPolicy, Storage, Transport
 from replog.config import BackendURL
 from replog.errors import ConfigError, PluginConflictError, PluginNotFoundError
 from replog.hookspecs import Backend
@@ -23,11 +23,16 @@ KINDS: dict[str, tuple[str, type]] = {
     "metastore": ("replog_metastores", Metastore),
     "placement": ("replog_placements", PlacementPolicy),
     "authenticator": ("replog_authenticators", Authenticator),
+    "backup": ("replog_backup_places", BackupPlace),
 }
 
 # Schemes that plugins in packages of their own serve, and these packages.
 _ELSEWHERE = {
+    ("backup", "az"): "replog-objects",
+    ("backup", "gs"): "replog-objects",
+    ("backup", "s3"): "replog-objects",
     ("metastore", "etcd"): "replog-etcd",
+    ("metastore", "objects"): "replog-objects",
     ("metastore", "sqlite"): "replog-sqlite",
 }
 

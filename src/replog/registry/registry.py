@@ -11,7 +11,15 @@ from typing import Any
 
 import attrs
 
-from replog.abc import Authenticator, Metastore, MetastoreOverTransports, PlacementPolicy, Storage, Transport
+from replog.abc import (
+    Authenticator,
+    BackupPlace,
+    Metastore,
+    MetastoreOverTransports,
+    PlacementPolicy,
+    Storage,
+    Transport,
+)
 from replog.config import BackendURL, structure
 from replog.errors import PluginConflictError, PluginNotFoundError, ReplogError
 from replog.hookspecs import PROJECT_NAME, Backend, BatchConfirmed, Event
@@ -117,8 +125,13 @@ class Registry:
         opened: Authenticator = self._open("authenticator", url)
         return opened
 
+    def open_backup_place(self, url: str | BackendURL) -> BackupPlace:
+        """Makes a place for back-ups, which connects at its first call. Raises `ConfigError`."""
+        opened: BackupPlace = self._open("backup", url)
+        return opened
+
     def backend(self, kind: str, scheme: str) -> Backend[Any]:
-        """The backend of this kind ("storage", "transport", "metastore", "placement", "authenticator") under this scheme.
+        """The backend of this kind ("storage", "transport", "metastore", "placement", "authenticator", "backup") and scheme.
 
         Raises `PluginNotFoundError`, listing the known schemes and what to install for others.
         """
