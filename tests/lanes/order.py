@@ -29,12 +29,14 @@ SHARING = {
     "tests/servers/test_zookeeper.py": "zookeeper",
     "plugins/replog-etcd/": "etcd",
     "plugins/replog-bookkeeper/": "bookkeeper",
+    "plugins/replog-objects/": "moto",
 }
 FIRST = (
     "tests/spark/",
     "tests/metastores/zookeeper/",
     "plugins/replog-bookkeeper/",
     "plugins/replog-etcd/",
+    "plugins/replog-objects/",
     "tests/examples/",
     "tests/failures/",
     "tests/test_tutorial.py",
