@@ -286,16 +286,6 @@ class LedgerScan:
             await self._reread()
         return is_known
 
-    async def find_end(self) -> None:
-        """As `refresh`, where nothing must look like the end that is none. Raises `EntryUnreadableError` (retry: yes) if no
-        bookie answered."""
-        if not await self.refresh():
-            members = ", ".join(self.metadata.last_fragment.ensemble)
-            problem = (
-                f"none of {members} says how far the ledger is confirmed, and it is not closed: retry when one is back"
-            )
-            raise EntryUnreadableError(self.ledger_id, self.last_readable + 1, problem)
-
     def record_read(self, metadata: LedgerMetadata) -> None:
         """The caller has read the ledger's record."""
         self._state.machine.metadata_read(metadata)
@@ -460,3 +450,14 @@ class LedgerScan:
             self._state.machine.last_wanted = failed.last_wanted
             self._to_connect, self._state.rereads = [], 0
             raise error
+
+
+async def find_end(scan: LedgerScan) -> None:
+    """As `LedgerScan.refresh`, where nothing must look like the end that is none. Raises `EntryUnreadableError` (retry: yes)
+    if no bookie answered."""
+    if not await scan.refresh():
+        members = ", ".join(scan.metadata.last_fragment.ensemble)
+        problem = (
+            f"none of {members} says how far the ledger is confirmed, and it is not closed: retry when one is back"
+        )
+        raise EntryUnreadableError(scan.ledger_id, scan.last_readable + 1, problem)

@@ -11,7 +11,7 @@ import trio
 from replog.client.entries import Batches, EntryBatch
 from replog.client.following import Following
 from replog.client.ledgers import Ledgers
-from replog.client.scan import LedgerScan
+from replog.client.scan import LedgerScan, find_end
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, TrimmedError
 from replog.log.log_records import LogRecords
 from replog.log.record_batches import Record, RecordBatch
@@ -169,7 +169,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 # Otherwise a busy writer would keep this reader forever.
                 return False
             self._asked_again = True
-            await scan.find_end()
+            await find_end(scan)
             return True
         # Its writer has rolled and is about to close it, or is dead: then this is the end until a takeover.
         self._waited_for_closing = True

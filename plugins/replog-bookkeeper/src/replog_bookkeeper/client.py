@@ -27,7 +27,7 @@ from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import check_password
 from replog.client.placing import Placing
 from replog.client.recovering import RecoveringShell
-from replog.client.scan import LedgerScan
+from replog.client.scan import LedgerScan, find_end
 from replog.client.watching import kept_bytes_max
 from replog.config import ClientOptions, check_number, check_types
 from replog.config.client import ClientTuning, tuned
@@ -221,7 +221,7 @@ class Client:
         following = Following(self._records, self._options.follow_wait_s) if follow else None
         scan = self._scan(record.metadata, first, key)
         # Asked by a scan of its own: nothing must look like an empty ledger.
-        await (scan.refresh() if follow else scan.find_end())
+        await (scan.refresh() if follow else find_end(scan))
 
         def scan_of(known: LedgerMetadata, at: int) -> LedgerScan:
             made = self._scan(known, at, key)
