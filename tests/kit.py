@@ -44,6 +44,7 @@ from replog.protocol.batch import Batch
 from replog.protocol.messages import AddRequest, LedgerAwaited, Request, Response, Status
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
+from replog.runtime.faces import Face, Faces
 from replog.runtime.nursery import open_service_nursery
 from replog.testing import FaultyMetastore
 from replog.testing.simulating.disks import damaged
@@ -401,6 +402,11 @@ def deafen_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
 async def settle() -> None:
     """Lets everything that is ready to run do so."""
     await trio.testing.wait_all_tasks_blocked()
+
+
+def own_faces(kind: Faces) -> dict[type, type[Face]]:
+    """The faces of replog's own classes, by these: packages that other tests load may have more."""
+    return {source: face for source, face in kind._face_of.items() if source.__module__.startswith("replog.")}
 
 
 async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:

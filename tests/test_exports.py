@@ -13,7 +13,7 @@ from replog import aio, api, blocking, errors, results
 from replog.aio.faces import FACES as ASYNCIO
 from replog.blocking.faces import FACES as THREADS
 from replog.runtime.faces import Face, Faces
-from tests.kit import cluster
+from tests.kit import cluster, own_faces
 from tests.reference import documented, documented_attributes
 
 NAMES_MAX = 45
@@ -104,7 +104,7 @@ def faces_of(kind: Faces) -> dict[type, type[Face]]:
     """All faces of a kind, by the classes that they are of."""
     for home in kind._homes.values():
         importlib.import_module(home)
-    return kind._face_of
+    return own_faces(kind)
 
 
 def test_faces_are_found_by_the_modules_of_their_classes() -> None:

@@ -15,6 +15,7 @@ from replog.runtime.faces import Face
 from tests.aio.kit import under_asyncio
 from tests.blocking.test_raising import is_made_by_reading
 from tests.blocking.walking import OPTIONS, Machine, is_ours, verbs_of
+from tests.kit import own_faces
 
 Outcome = Callable[[Callable[[], Any]], Awaitable[BaseException | None]]
 
@@ -31,7 +32,9 @@ async def all_faces(client: Any) -> list[Face]:
     readers.append(await client.cursor("log", "mine").open())
     machine = await client.run_machine("waves", Machine, listen=()).open()
     found = [ledger, log, *readers, machine, remote, own, client.admin, client.jobs, client.cursors, client]
-    assert {type(each) for each in found} == {face for face in FACES._face_of.values() if not is_made_by_reading(face)}
+    assert {type(each) for each in found} == {
+        face for face in own_faces(FACES).values() if not is_made_by_reading(face)
+    }
     return found
 
 

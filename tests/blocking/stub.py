@@ -20,6 +20,7 @@ import attrs
 from replog import api, blocking
 from replog.blocking import administration, bookies, client, machines, readers, writers
 from replog.runtime.faces import Face, Faces
+from tests.kit import own_faces
 
 Verb = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -114,7 +115,7 @@ class Stub:
             functions.append(ast.unparse(self._verb(node)))
         classes = [self._class(face) for face in self.faces]
         kind: Faces = self.faces[0]._kind
-        classes_of = (base for each in (*kind._face_of, *self.faces) for base in each.__mro__)
+        classes_of = (base for each in (*own_faces(kind), *self.faces) for base in each.__mro__)
         modules |= {each.__module__ for each in classes_of if each.__module__.startswith("replog.")}
         names = {face.__name__ for face in self.faces} | {"Opening", *self.functions}
         # One line for a name, which two modules may import from different places.

@@ -11,6 +11,7 @@ import replog.blocking
 from replog.blocking.faces import FACES
 from replog.runtime.faces import Face
 from tests.blocking.walking import OPTIONS, Machine, is_ours, verbs_of
+from tests.kit import own_faces
 
 
 def all_faces(client: Any) -> list[Face]:
@@ -25,7 +26,9 @@ def all_faces(client: Any) -> list[Face]:
     readers.append(client.cursor("log", "mine").open())
     machine = client.run_machine("waves", Machine, listen=()).open()
     found = [ledger, log, *readers, machine, remote, own, client.admin, client.jobs, client.cursors, client]
-    assert {type(each) for each in found} == {face for face in FACES._face_of.values() if not is_made_by_reading(face)}
+    assert {type(each) for each in found} == {
+        face for face in own_faces(FACES).values() if not is_made_by_reading(face)
+    }
     return found
 
 

@@ -24,7 +24,7 @@ from replog.protocol.consensus.messages import Copy, Message
 from replog.protocol.messages import MetastorePurpose, Response, Status
 from replog.registry import Registry
 
-QUICK = Timing(heartbeat_s=0.05, election_s=0.3)
+QUICK = Timing(heartbeat_s=0.1, election_s=0.6)
 _QUEUE_MAX = 1000
 
 Sent = tuple[str, Message, Rows | None]

@@ -18,7 +18,7 @@ from replog.registry import Registry
 from tests.kit import until
 from tests.servers.processes import HOST, free_port
 
-QUICK = Timing(heartbeat_s=0.05, election_s=0.3)
+QUICK = Timing(heartbeat_s=0.1, election_s=0.6)
 SOON_S = 15.0
 
 

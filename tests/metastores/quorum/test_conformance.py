@@ -14,7 +14,7 @@ from replog.testing import check_metastore, check_metastore_leases, check_metast
 from tests.failures.quorum_rounds import Campaign
 from tests.metastores.quorum.members import members_of
 
-_LEASE_S = 1.0
+_LEASE_S = 3.0
 
 
 @asynccontextmanager

@@ -58,8 +58,8 @@ async def test_answered_changes_survive_a_restart_of_all_members(tmp_path: Path)
 
 async def test_without_a_majority_nothing_is_written(tmp_path: Path) -> None:
     async with quorum_cluster(tmp_path) as cluster, cluster.client(timeout_s=0.5) as client:
-        await client.create("a", b"1")
         leader = await cluster.leader()
+        await client.create("a", b"1")
         for name in [name for name in cluster.places if name != leader.name]:
             await cluster.stop(name)
         # The leader may have appended it before it knew that it is alone.
