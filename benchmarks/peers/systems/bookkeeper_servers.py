@@ -52,7 +52,7 @@ _FLAGS = (
 )
 # Without these it cannot reach for what it has fast ways for: checksums, direct memory, the page cache. Its own scripts set them.
 _OPENED = ("java.io", "java.lang", "java.nio", "java.util.zip", "jdk.internal.misc", "sun.nio.ch")
-_COMMON_FLAGS = (
+COMMON_FLAGS = (
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.leakDetectionLevel=disabled",
@@ -86,7 +86,7 @@ class Java:
         logging.write_text(LOGGING)
         java = programs.find("java")
         assert java is not None
-        return [str(java), *_COMMON_FLAGS, f"-Dlog4j2.configurationFile={logging}", "-cp", self.class_path, *arguments]
+        return [str(java), *COMMON_FLAGS, f"-Dlog4j2.configurationFile={logging}", "-cp", self.class_path, *arguments]
 
 
 class Bookies:

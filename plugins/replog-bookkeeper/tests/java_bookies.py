@@ -19,6 +19,7 @@ import attrs
 import pytest
 
 from benchmarks.peers import programs
+from benchmarks.peers.systems.bookkeeper_servers import COMMON_FLAGS, LOGGING
 from tests.servers import zookeeper
 from tests.servers.processes import HOST, Server, free_port
 from tests.servers.zookeeper import ZooKeeper
@@ -32,25 +33,7 @@ _STARTING_S = 90.0
 _ANSWER_S = 90.0
 _HEAP = ("-Xms64m", "-Xmx192m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC")
 _QUICK_START = ("-XX:TieredStopAtLevel=1",)  # for what lives for seconds
-_OPENED = ("java.io", "java.lang", "java.nio", "java.util.zip", "jdk.internal.misc", "sun.nio.ch")
-_FLAGS = (
-    *_HEAP,
-    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-    "-Dio.netty.tryReflectionSetAccessible=true",
-    "-Dio.netty.leakDetectionLevel=disabled",
-    "-Djava.net.preferIPv4Stack=true",
-)
-_LOGGING = """
-appender.out.type=Console
-appender.out.name=out
-appender.out.target=SYSTEM_ERR
-appender.out.layout.type=PatternLayout
-appender.out.layout.pattern=%d %p %c{1} %m %throwable{short.message}%n
-rootLogger.level=WARN
-rootLogger.appenderRef.out.ref=out
-logger.started.name=org.apache.bookkeeper.common.component
-logger.started.level=INFO
-"""
+_FLAGS = (*_HEAP, *COMMON_FLAGS)
 _BOOKIE: Mapping[str, object] = {
     "allowLoopback": "true",
     "advertisedAddress": HOST,
@@ -99,7 +82,7 @@ class Java:
         jars = f"{programs.jars('bookkeeper')}/*"
         sources = [str(path) for path in sorted(SOURCES.glob("*.java"))]
         subprocess.run(["javac", "-cp", jars, "-d", str(directory / "classes"), *sources], check=True, timeout=120)
-        (directory / "log4j2.properties").write_text(_LOGGING)
+        (directory / "log4j2.properties").write_text(LOGGING)
         return cls(directory, is_optimized)
 
     def command(self, *arguments: str) -> list[str]:

@@ -440,11 +440,10 @@ class Admin:
         self, directory: str | os.PathLike[str], logs: Sequence[str] | None = None, *, password: bytes = b""
     ) -> BackupReport:
         """Saves the closed segments of these logs, or of all, in a directory, or at a URL of a plugin such as
-        `s3://bucket/prefix`; writers go on. A state machine's log and
-        snapshots go together. Files that exist are not read again; other logs stay. To include the newest entries,
-        `roll` before. The report's `problems` name logs that could not be saved. Raises `BackupError`,
-        `UnauthorizedError`, `LogNotFoundError`, `EntryUnreadableError`, `MetastoreError`: then, and if cancelled, the
-        earlier back-up stays."""
+        `s3://bucket/prefix`; writers go on. A state machine's log and snapshots go together. Files that exist are not read
+        again; other logs stay. To include the newest entries, `roll` before. The report's `problems` name logs that could
+        not be saved. Raises `BackupError`, `UnauthorizedError`, `LogNotFoundError`, `EntryUnreadableError`,
+        `MetastoreError`: then, and if cancelled, the earlier back-up stays."""
     def restore(
         self,
         directory: str | os.PathLike[str],

@@ -265,7 +265,7 @@ def shown(
 
 def _as_json(place: dict[str, object], entry: Entry | Record) -> bytes:
     """An entry as a line of JSON: bytes as text if they are UTF-8, else as base64."""
-    text, encoded = _as_text(entry.data)
+    text, encoded = as_text(entry.data)
     fields = {
         **place,
         "timestamp": as_time(entry.timestamp_ns),
@@ -275,8 +275,8 @@ def _as_json(place: dict[str, object], entry: Entry | Record) -> bytes:
         "data_base64": encoded,
     }
     if entry.envelope != PLAIN:
-        key, encoded_key = (None, None) if entry.key is None else _as_text(entry.key)
-        texts = {name: _as_text(value) for name, value in entry.headers.items()}
+        key, encoded_key = (None, None) if entry.key is None else as_text(entry.key)
+        texts = {name: as_text(value) for name, value in entry.headers.items()}
         fields |= {
             "key": key,
             "key_base64": encoded_key,
@@ -292,7 +292,7 @@ def _keyed(entry: Entry | Record) -> bytes:
     return (entry.key or b"") + b"\t" + entry.data
 
 
-def _as_text(data: bytes) -> tuple[str | None, str | None]:
+def as_text(data: bytes) -> tuple[str | None, str | None]:
     """Bytes as text, or as base64; the other is None."""
     try:
         return data.decode(), None

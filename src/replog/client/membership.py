@@ -38,9 +38,8 @@ from replog.runtime.loggers import logger
 
 _log = logger("replog.client")
 
-_LOOK_S = (
-    5.0  # at which bookies drain, while there are writers; less often where a lease is long, since looks may cost money
-)
+# At which bookies drain, while there are writers; less often where a lease is long, since looks may cost money.
+_LOOK_S = 5.0
 _LOOK_EVERY_S = 1.0  # at the announcements, for all writers together that miss a bookie
 _FORGIVEN_AFTER = 4  # times its last quarantine without a failure, and a bookie begins with the shortest one again
 _JITTER = 0.2  # of each quarantine, at most: so that not all end at the same moment

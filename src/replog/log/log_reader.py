@@ -16,7 +16,7 @@ from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError
 from replog.log.log_records import LogRecords
 from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, Segment
-from replog.records.paths import ledger_key_path, log_key_path
+from replog.records.paths import log_key_path
 
 # A roll closes the previous ledger a few milliseconds after the next one is in use; if the writer died, it stays open. A reader
 # that doesn't follow waits `_SIGN_OF_LIFE_S` for any change, and `_CLOSING_S` in all. Then it ends in the open ledger: the
@@ -197,7 +197,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             is_attended = is_recovered or self._ledgers.is_written_here(scan.ledger_id)
             patience_s = _CLOSING_S if is_attended else _SIGN_OF_LIFE_S
             with trio.move_on_at(min(ends_at_s, trio.current_time() + patience_s)):
-                await self._ledgers.records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
+                await self._ledgers.records.wait_changed(scan.ledger_id, version)
 
     async def _seen_behind(self) -> tuple[int, LedgerState | None, int] | None:
         """The number of the log's last segment, its state, and how far it is known to be confirmed: a writer that appends changes

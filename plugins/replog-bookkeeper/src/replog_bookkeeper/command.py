@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ import typer
 
 from replog.cli.apps import App
 from replog.cli.connecting import run
-from replog.cli.entries import Delimiter, LengthPrefixed, Null, Shown, shown
+from replog.cli.entries import Delimiter, LengthPrefixed, Null, Shown, as_text, shown
 from replog.cli.output import (
     AsJSON,
     Listing,
@@ -216,10 +215,7 @@ def _lines(batch: EntryBatch, count: int) -> bytes:
     lines = []
     for entry_id, data in enumerate(batch.payloads()[:count], batch.first_entry_id):
         fields: dict[str, object] = {"kind": "entry", "entry_id": entry_id, "size_bytes": len(data)}
-        try:
-            fields["data"], fields["data_base64"] = data.decode(), None
-        except UnicodeDecodeError:
-            fields["data"], fields["data_base64"] = None, base64.b64encode(data).decode()
+        fields["data"], fields["data_base64"] = as_text(data)
         lines.append(json.dumps(fields).encode() + b"\n")
     return b"".join(lines)
 
