@@ -13,7 +13,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import trio
 from replog.errors import KeyExistsError, MetastoreUnavailableError, MetastoreUncertainError
 from tests.failures.campaigns import run_campaigns
 from tests.failures.namespaces import Host, network
-from tests.failures.outside_judge import NoJudgeError, verdict, write_history
+from tests.failures.outside_judge import NoJudgeError, judge, verdict, write_history
 from tests.failures.quorum_clients import Clients
 from tests.failures.quorum_faults import Changes, ProcessFaults
 from tests.failures.quorum_members import SPARES, Members, in_thread
@@ -140,6 +140,8 @@ async def campaign(
 
 def main() -> int:
     """Runs what the command line says. Raises `ForbiddenError` where there are no namespaces."""
+    with suppress(NoJudgeError):
+        judge()  # its module is fetched now: there is no way out of the namespaces
     with network(max(MEMBERS) + SPARES + 1) as made:
         made.hosts[-1].enter()
         hosted = partial(campaign, hosts=made.hosts)
