@@ -233,8 +233,10 @@ Restarted(member, last) ==
   LET log == Prefix(member.log, last) IN
   [Follows(member) EXCEPT !.term = member.disk.term, !.vote = member.disk.vote, !.log = log, !.commit = Min(@, Len(log)),
                           !.disk.last = Len(log)]
+\* What it knows to be committed is what it has applied on its disk: any part of it.
 Crashes(n) ==
-  /\ Become(n, Restarted(members[n], members[n].disk.last))
+  \E known \in 0 .. members[n].commit :
+  /\ Become(n, [Restarted(members[n], members[n].disk.last) EXCEPT !.commit = Min(@, known)])
   /\ UNCHANGED <<decided, elected, counts>>
 
 \* Who lost something is a new member: the old name is never heard of again (Q11).
@@ -264,7 +266,7 @@ Next ==
     \/ \E index \in 1 .. Len(members[n].log) : LeaderCommits(n, index)
     \/ \E group \in Targets : BeginsChange(n, group)
     \/ Settles(n)
-    \/ members[n] # Restarted(members[n], members[n].disk.last) /\ Crashes(n)
+    \/ (members[n] # Restarted(members[n], members[n].disk.last) \/ members[n].commit > 0) /\ Crashes(n)
     \/ LosesAll(n)
     \/ LosesEntries(n)
 

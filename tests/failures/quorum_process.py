@@ -4,16 +4,19 @@
 
 ARGUMENTS are those of `replog`. FAULTS is a file, which is read whenever it has changed: `ahead_s` is how far the clock is ahead,
 `error` the number of the error that calls on files below `below` give, `count` how many of them do. The calls need
-`tests/disks/failing_calls.c` in LD_PRELOAD.
+`tests/disks/failing_calls.c` in LD_PRELOAD. What the member does is appended to the file that the environment's
+REPLOG_TEST_TRACE names, one line a step, for `tests/spec/council_processes.py`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,4 +64,7 @@ if __name__ == "__main__":
     outside.obey()
     threading.Thread(target=outside.watch, daemon=True).start()
     sys.argv[1:2] = []
-    runpy.run_module("replog.cli", run_name="__main__", alter_sys=True)
+    from tests.spec.council_processes import TRACE, recording_to
+
+    with recording_to(os.environ[TRACE]) if TRACE in os.environ else nullcontext():
+        runpy.run_module("replog.cli", run_name="__main__", alter_sys=True)

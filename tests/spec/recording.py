@@ -232,8 +232,8 @@ def around(owner: type, name: str, then: Callable[..., None]) -> Any:
     """A patch: `then` is called behind the method, with its object, what it returned, and its arguments."""
     original = getattr(owner, name)
 
-    def wrapped(self: Any, *arguments: Any) -> Any:
-        done = original(self, *arguments)
+    def wrapped(self: Any, *arguments: Any, **options: Any) -> Any:
+        done = original(self, *arguments, **options)
         then(self, done, *arguments)
         return done
 

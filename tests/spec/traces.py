@@ -99,21 +99,23 @@ def check(traces: Sequence[Named]) -> list[tuple[Named, int, str]]:
         by_kind[each.trace.quorum, each.trace.is_unbounded].append(each)
     rejected: list[tuple[Named, int, str]] = []
     for _, group in sorted(by_kind.items()):
-        outcome = tlc.check(
-            "LedgerTrace",
-            _config(group),
-            timeout_s=_TIMEOUT_S,
-            modules={"TraceData": _module(group)},
-            options=("-deadlock",),
-            is_short=True,
-        )
-        ends = {int(number): (int(place), kind) for number, place, kind in _REJECTED.findall(outcome.output)}
-        # A state for each event and one more: TLC came to each trace's end, and did not only find nothing to print.
-        followed = sum(ends.get(number, (len(each.trace.events), ""))[0] + 1 for number, each in enumerate(group, 1))
-        if not outcome.is_exhaustive or outcome.states < followed:
-            raise tlc.CheckerError(f"TLC followed {outcome.states} of {followed} states of traces: nothing is known")
+        lengths = [len(each.trace.events) for each in group]
+        ends = rejections("LedgerTrace", _config(group), _module(group), lengths)
         rejected += [(group[number - 1], *end) for number, end in sorted(ends.items())]
     return rejected
+
+
+def rejections(module: str, config: str, data: str, lengths: Sequence[int]) -> dict[int, tuple[int, str]]:
+    """By its number, from 1 on: the event at which TLC rejects a trace, and its kind. Raises `CheckerError`."""
+    outcome = tlc.check(
+        module, config, timeout_s=_TIMEOUT_S, modules={"TraceData": data}, options=("-deadlock",), is_short=True
+    )
+    ends = {int(number): (int(place), kind) for number, place, kind in _REJECTED.findall(outcome.output)}
+    # A state for each event and one more: TLC came to each trace's end, and did not only find nothing to print.
+    followed = sum(ends.get(number, (length, ""))[0] + 1 for number, length in enumerate(lengths, 1))
+    if not outcome.is_exhaustive or outcome.states < followed:
+        raise tlc.CheckerError(f"TLC followed {outcome.states} of {followed} states of traces: nothing is known")
+    return ends
 
 
 def _config(traces: Sequence[Named]) -> str:
@@ -133,18 +135,20 @@ def _config(traces: Sequence[Named]) -> str:
 
 
 def _module(traces: Sequence[Named]) -> str:
-    written = [
-        f"[ensemble |-> {_tla(each.trace.ensemble)}, events |-> <<\n  "
-        + ",\n  ".join(_tla(event) for event in each.trace.events)
-        + ">>]"
-        for each in traces
-    ]
+    written = [(f"ensemble |-> {in_tla(each.trace.ensemble)}", each.trace.events) for each in traces]
+    return module_of(written)
+
+
+def module_of(traces: Sequence[tuple[str, Sequence[object]]]) -> str:
+    """The module with these traces: for each, its fields in TLA+, and its events."""
+    written = [f"[{fields}, events |-> <<\n  " + ",\n  ".join(map(in_tla, events)) + ">>]" for fields, events in traces]
     return "---- MODULE TraceData ----\nEXTENDS Integers\nTraces == <<\n" + ",\n".join(written) + "\n>>\n====\n"
 
 
-def _tla(value: object) -> str:
+def in_tla(value: object) -> str:
+    """A text, number, or tuple of them, as TLA+ writes it."""
     if isinstance(value, tuple):
-        return f"<<{', '.join(map(_tla, value))}>>"
+        return f"<<{', '.join(map(in_tla, value))}>>"
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     return f'"{value}"' if isinstance(value, str) else str(value)

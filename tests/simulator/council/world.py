@@ -60,6 +60,7 @@ class World:
         self.processes: dict[str, Process] = {}
         self.disks: dict[str, list[Disk]] = {}  # of each name, the last ones, oldest first
         self.log = [LogEntry(1, Kind.NOOP)]  # what is committed, from index 1 on
+        self.committed_in = [1]  # the term of the leader that committed it
         self.leaders: dict[int, str] = {}
         self.members = Membership((names,))  # as the last committed entry about them says
         self.network: list[Envelope | Callable[[], None]] = []
@@ -137,7 +138,7 @@ class World:
         other = self.leaders.setdefault(member.term, process.name)
         if other != process.name:
             raise Violation("Q1", f"term {member.term} has two leaders, {process.name} and {other}")
-        end = len(self.log)
+        end = bisect.bisect_left(self.committed_in, member.term)  # a newer leader may have committed more
         if member.log.base.index < end and member.log.term_at(end) != self.log[end - 1].term:
             raise Violation("Q3", f"leader {process.name} of term {member.term} lacks entry {end}, which is committed")
 
@@ -150,6 +151,7 @@ class World:
         if index > len(self.log) + 1:
             raise Violation("Q7", f"{process.name} commits entry {index} before {len(self.log) + 1}")
         self.log.append(entry)
+        self.committed_in.append(process.member.term)
         if entry.members is not None:
             self.members = entry.members
 
