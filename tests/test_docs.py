@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import replog.blocking
 import replog.metrics
 import replog.testing
 from replog import config, errors, hookspecs
-from tests import forks, reference
+from tests import forks, kit, reference
+from tests.servers.processes import free_port
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -93,6 +95,55 @@ def test_code_on_a_page_runs(script: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
     done = forks.run([sys.executable, "script.py"], cwd=tmp_path, stderr=subprocess.STDOUT, timeout=120)
     assert done.returncode == 0, done.stdout
+
+
+async def test_code_on_a_page_runs_as_three_copies(tmp_path: Path) -> None:
+    """The README's fail-over: the copy that leads is killed, and another one goes on from what was confirmed."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(
+        r"^<!-- run three copies as numbers.py -->\n+```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+    here = iter(addresses)
+    (tmp_path / "numbers.py").write_text(
+        re.sub(r'(?<=")localhost:\d+', lambda _: next(here), found[1]), encoding="utf-8"
+    )
+    outputs = [tmp_path / f"output-{each}" for each in range(3)]
+    with ExitStack() as stack:
+        copies = []
+        for number, output in enumerate(outputs):
+            command = [sys.executable, "numbers.py", str(number)]
+            file = stack.enter_context(output.open("w"))
+            copies.append(forks.Forked(command, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT))
+            stack.callback(copies[-1].wait)
+            stack.callback(copies[-1].kill)
+        first = await _leader(outputs)
+        assert first.count == 0
+        metastore = f"quorum:{','.join(addresses)}"
+        async with replog.connect(metastore) as client, client.read_log("numbers", follow=True) as reader:
+            assert await anext(aiter(reader))
+        copies[first.copy].kill()
+        second = await _leader([each for each in outputs if each != outputs[first.copy]])
+        assert second.count > 0
+
+
+@attrs.frozen
+class _Leader:
+    """A copy that leads, and how many entries there were before."""
+
+    copy: int
+    count: int
+
+
+async def _leader(outputs: list[Path]) -> _Leader:
+    def leading() -> list[tuple[Path, re.Match[str]]]:
+        said = [(each, re.search(r"leads, and goes on from (\d+)\n", each.read_text())) for each in outputs]
+        return [(each, match) for each, match in said if match is not None]
+
+    await kit.until(lambda: bool(leading()), within_s=90)
+    [(output, match)] = leading()
+    return _Leader(int(output.name.rpartition("-")[2]), int(match[1]))
 
 
 LINK = re.compile(r"\]\((?!\w+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)]*))?\)")

@@ -1,7 +1,7 @@
 """The pages for operators as somebody would follow them: several machines, an upgrade, years.
 
-Their commands are run as they are written, but that each machine is a directory, ZooKeeper a map of LMDB, and addresses are of
-this machine. As in the tutorial, with other comments above a block:
+Their commands are run as they are written, but that each machine is a directory, ZooKeeper a map of LMDB, and all addresses are
+here. As in the tutorial, with other comments above a block:
 
 | comment | block |
 |---|---|
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,17 +45,23 @@ class Machines:
     def type(self, command: Command) -> None:
         self._terminals.type(self._here("m1", command))
 
-    def start(self, machine: str, command: Command) -> None:
-        running = self._terminals.running(self._here(machine, command))
-        self._processes[machine] = self._stack.enter_context(running)
+    def start(self, machines: Sequence[str], command: Command) -> None:
+        """All of them begin before any of them is waited for: peers wait for each other."""
+        for machine in machines:
+            running = self._terminals.running(Command(self._here(machine, command).line, []))
+            self._processes[machine] = self._stack.enter_context(running)
+        for machine in machines:
+            for line in self._here(machine, command).expected:
+                self._terminals.wait_for(line)
 
-    def end(self, machine: str, command: Command) -> None:
-        process = self._processes.pop(machine)
-        self.type(Command(command.line.replace("PID", str(process.pid)), command.expected))
-        assert process.wait(WITHIN_S) in (0, -9)
+    def end(self, machines: Sequence[str], command: Command) -> None:
+        ending = [self._processes.pop(machine) for machine in machines]
+        for process in ending:
+            self.type(Command(command.line.replace("PID", str(process.pid)), command.expected))
+        assert all(process.wait(WITHIN_S) in (0, -9) for process in ending)
 
     def _here(self, machine: str, command: Command) -> Command:
-        line = re.sub(r"m\d\.example:3181|0\.0\.0\.0:3181", self._address(machine), command.line)
+        line = re.sub(r"(?<=--advertise )m\d:3181|0\.0\.0\.0:3181", self._address(machine), command.line)
         line, *expected = (re.sub(r"\b(m\d):3181", self._found, each) for each in (line, *command.expected))
         for written, here in (
             ("zookeeper://m1,m2,m3/prod", f"lmdb:{self._directory}/metadata"),
@@ -84,17 +91,17 @@ def test_the_pages_for_operators_can_be_followed(names: tuple[str, ...], tmp_pat
         machines = Machines(tmp_path, stack)
         for kind, where, block in steps:
             commands = commands_of(block)
-            for machine in where.split() or ["m1"]:
-                match kind:
-                    case "on" | "begin":
-                        machines.start(machine, commands[0])
-                    case "end":
-                        machines.end(machine, Command("kill PID", []))
-                    case "off":
-                        machines.end(machine, Command("kill -9 PID", []))
-                    case "restart":
-                        machines.end(machine, commands[0])
-                        machines.start(machine, commands[1])
-                    case "type":
-                        for command in commands:
-                            machines.type(command)
+            names_here = where.split() or ["m1"]
+            match kind:
+                case "on" | "begin":
+                    machines.start(names_here, commands[0])
+                case "end":
+                    machines.end(names_here, Command("kill PID", []))
+                case "off":
+                    machines.end(names_here, Command("kill -9 PID", []))
+                case "restart":
+                    machines.end(names_here, commands[0])
+                    machines.start(names_here, commands[1])
+                case "type":
+                    for command in commands:
+                        machines.type(command)

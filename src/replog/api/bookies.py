@@ -12,11 +12,7 @@ import trio
 
 from replog.abc import Metastore, Storage
 from replog.api.elsewhere import told_where
-from replog.api.members import (
-    ProcessMember,
-    check_no_other_metadata,
-    process_member,
-)
+from replog.api.members import ProcessMember, check_no_member, check_no_other_metadata, process_member
 from replog.api.reaching import close_metastore, reached_metastore
 from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
 from replog.bookie.serving import (
@@ -74,6 +70,8 @@ async def embedded_bookies(
         check_no_other_metadata(beside, metastore)
         if len(directories) > 1:
             raise ConfigError(f"embed: {len(directories)} bookies with peers: with peers, each process has one")
+    elif metastore is None:
+        check_no_member((parent, *directories))
     async with AsyncExitStack() as stack:
         # Storages that are open and not yet served. What fails in between closes them, and releases their locks.
         unserved = await stack.enter_async_context(AsyncExitStack())

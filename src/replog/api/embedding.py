@@ -42,7 +42,7 @@ async def embed(
       Without it, `bookie_options` choose; their default is "files".
     - `metastore`: a URL, or an open `Metastore`, which stays open; by default LMDB beside the first bookie.
     - `peers`: the addresses, HOST:PORT, of all processes that keep the metastore together, this one among them: so several
-      copies of a program are a cluster, and need no other server. Experimental. `metastore` is None then, or has options only, as
+      copies of a program are a cluster, and need no other server. `metastore` is None then, or has options only, as
       "quorum:?lease_s=3". Enters once a majority of the peers has come; before that, it logs whom it waits for.
     - `listen`: where other processes reach the bookie, and its peers reach this one: HOST:PORT, or a transport's URL.
       `advertise`: where they must connect, if that is another address.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +73,16 @@ def check_no_other_metadata(metadata: Path, metastore: object) -> None:
         )
     if metastore is not None and (not isinstance(metastore, str) or BackendURL.parse(metastore).scheme != _SCHEME):
         raise ConfigError(f"metastore={metastore!r} and peers: give one of them; the peers keep their own metastore")
+
+
+def check_no_member(directories: Iterable[Path]) -> None:
+    """Raises `ConfigError` if a member is in one of these directories: the metadata of its ledgers is where its cluster is."""
+    for each in directories:
+        if (each / MEMBER_DIRECTORY).is_dir():
+            raise ConfigError(
+                f"{each} belongs to a cluster whose processes keep the metastore together, and its ledgers are known there. "
+                "Open it as before, with listen= and peers=; or name the metastore, as 'quorum:HOST:PORT', where others run"
+            )
 
 
 @asynccontextmanager

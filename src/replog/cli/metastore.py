@@ -110,7 +110,11 @@ def _print_status(found: list[dict[str, Any]], leading: Mapping[str, Any] | None
             ]
         )
     spare = _survives(leading)
-    emit(f"survives the loss of: {counted(spare, 'member')}\n" if spare >= 0 else "no majority answers the leader\n")
+    emit(
+        f"survives the loss of: {counted(spare, 'member') if spare else 'none'}\n"
+        if spare >= 0
+        else "no majority answers the leader\n"
+    )
 
 
 @app.command("add")

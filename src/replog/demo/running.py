@@ -15,6 +15,7 @@ from rich.console import Console
 
 from replog.api import connect
 from replog.cli.cluster.members import Plan, local_cluster
+from replog.cli.cluster.peers import peers_of
 from replog.cli.ending import InterruptedBySignal
 from replog.demo.acts import SILENCE_S, DemoFailedError, Stage, acting, kill_bookie, kill_leader, stop_leader
 from replog.demo.processes import CLIENT, LOG_NAME, SILENCE_MAX_S, Task, as_payload
@@ -76,7 +77,7 @@ async def _play(settings: Settings, directory: Path, view: View) -> Result:
     view.note(f"the files are in {directory}; appended is {settings.input or 'the source of the standard library'}")
     view.note(f"no append waits longer than {SILENCE_MAX_S:g} s for a silent bookie (add_timeout_s)")
     view.step(f"{settings.bookies} bookies start, each a process")
-    plan = Plan(directory, settings.bookies, needs_all=True)
+    plan = Plan(directory, settings.bookies, needs_all=True, peers=peers_of(directory, settings.bookies))
     task = Task("the follower", plan.metastore, str(directory / "follower.history"))
     async with (
         local_cluster(plan) as members,

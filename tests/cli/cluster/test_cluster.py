@@ -118,14 +118,29 @@ async def test_dead_bookie_is_restarted_and_its_data_stays(tmp_path: Path, is_lo
         assert running.end(signal.SIGINT) == 0
         assert not any(map(is_alive, pids))
         assert {running.bookie(each, state="left")["problem"] for each in range(3)} == {""}
-    async with replog.embed(tmp_path) as client, client.read_log("orders") as reader:
-        assert len(client.bookies) == 3
-        assert [record.data async for record in reader] == [b"first"]
-        assert killed["bookie"] in {each.server.bookie_id for each in client.bookies}
+    with pytest.raises(replog.ConfigError, match="belongs to a cluster whose processes keep the metastore together"):
+        async with replog.embed(tmp_path):
+            pass
+    assert not (tmp_path / "metadata").exists()
     if is_long:  # three processes more
         with cluster("--dir", tmp_path) as running:
-            assert running.wait_for(kind="cluster", state="serving")["bookies"] == 3
+            again = running.wait_for(kind="cluster", state="serving")
+            assert (again["bookies"], again["metastore"]) == (3, told["metastore"])
             assert running.bookie(1, state="serving")["bookie"] == killed["bookie"]
+            async with replog.connect(again["metastore"]) as client, client.read_log("orders") as reader:
+                assert [record.data async for record in reader] == [b"first"]
+
+
+async def test_two_bookies_keep_their_metadata_in_a_file(tmp_path: Path) -> None:
+    with cluster("2", "--dir", tmp_path) as running:
+        told = running.wait_for(kind="cluster", state="serving")
+        both = replog.Quorum(2, 2, 2)
+        async with replog.connect(told["metastore"], quorum=both) as client, client.write_log("orders") as log:
+            await log.append(b"first")
+        assert running.end(signal.SIGINT) == 0
+    async with replog.embed(tmp_path) as client, client.read_log("orders") as reader:
+        assert len(client.bookies) == 2
+        assert [record.data async for record in reader] == [b"first"]
 
 
 def test_no_process_outlives_a_killed_cluster() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from replog.cli.cluster.members import ClusterFailedError, Plan, State, local_cluster
+from replog.cli.cluster.members import Plan, State, local_cluster
+from replog.cli.cluster.peers import ClusterFailedError
 
 OPTIONS = ("bookie.read_only_below_bytes=0",)
 DEADLINE_S = 60.0  # for processes on a busy machine

@@ -13,7 +13,8 @@ import trio
 import typer
 
 import replog
-from replog.cli.cluster.members import ClusterFailedError, Members, Plan
+from replog.cli.cluster.members import Members, Plan
+from replog.cli.cluster.peers import ClusterFailedError, peers_of
 from replog.cli.cluster.views import JSONView, LineView, LiveView, Load, View
 from replog.cli.ending import InterruptedBySignal
 from replog.cli.output import AsJSON, OutputClosed, console
@@ -83,7 +84,8 @@ async def _run(
     for_programs: bool,
 ) -> None:
     async with _place(directory) as place:
-        plan = Plan(place, _count(place, bookies), storage, restarts, assignments)
+        count = _count(place, bookies)
+        plan = Plan(place, count, storage, restarts, assignments, peers=peers_of(place, count))
         out = console()
         view: View
         if for_programs:

@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 import trio
 
+from replog.cli.cluster.peers import METADATA, ClusterFailedError, url_of
 from replog.config import BackendURL
 from replog.errors import ConfigError, ReplogError
 from replog.runtime.children import Child, python_module, running_child
@@ -28,10 +29,6 @@ _LEAVE_S = 30.0  # a bookie that takes longer is killed
 _WAIT_MIN_S, _WAIT_MAX_S = 1.0, 30.0  # before one that died is started again
 _LONG_S = 60.0  # after serving for so long, the wait is the shortest again
 _LOGS = "logs"
-
-
-class ClusterFailedError(ReplogError):
-    """A bookie of a local cluster cannot serve, or did not leave in order. Retry: after the cause that it names is removed."""
 
 
 class State(enum.Enum):
@@ -73,7 +70,8 @@ class Member:
 
 @attrs.frozen
 class Plan:
-    """The bookies to start, below a directory. `assignments` are those of `--set`.
+    """The bookies to start, below a directory. `assignments` are those of `--set`; `peers` are the addresses of those that keep
+    the metastore.
 
     A bookie that dies is started again, unless `restarts` is false; with `needs_all`, all of them leave then."""
 
@@ -83,11 +81,21 @@ class Plan:
     restarts: bool = True
     assignments: Sequence[str] = ()
     needs_all: bool = False
+    peers: Sequence[str] = ()
 
     @property
     def metastore(self) -> str:
         """The URL of the metastore in which the bookies announce themselves."""
-        return BackendURL("lmdb", str(self.directory / "metadata")).with_secrets()
+        if self.peers:
+            return url_of(self.peers)
+        return BackendURL("lmdb", str(self.directory / METADATA)).with_secrets()
+
+    def where(self, number: int) -> list[str]:
+        """The flags of one bookie that say where it listens, and where the metadata is."""
+        if number < len(self.peers):
+            return ["--peers", ",".join(self.peers), "--listen", self.peers[number]]
+        # Port 0: any that is free, so that clusters on one machine do not meet.
+        return ["--metastore", self.metastore, "--listen", "127.0.0.1:0"]
 
 
 class Members:
@@ -179,9 +187,8 @@ class Members:
 
     async def _run_once(self, member: Member) -> int:
         plan = self._plan
-        command = python_module("replog.cli", "bookie", "--metastore", plan.metastore, "--data", str(member.directory))
-        # Port 0: any that is free, so that clusters on one machine do not meet.
-        command += ["--listen", "127.0.0.1:0", "--storage", plan.storage, "--log-format", "json"]
+        command = python_module("replog.cli", "bookie", "--data", str(member.directory), "--log-format", "json")
+        command += [*plan.where(self.members.index(member)), "--storage", plan.storage]
         for each in plan.assignments:
             command += ["--set", each]
         log = plan.directory / _LOGS / f"{member.name}.log"

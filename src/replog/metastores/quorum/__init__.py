@@ -45,7 +45,7 @@ class QuorumPlace:
 @hookimpl
 def replog_metastores() -> Sequence[Backend[Metastore]]:
     """Offers "quorum"."""
-    return [Backend("quorum", _open, QuorumOptions, summary="kept by the bookies' processes themselves (experimental)")]
+    return [Backend("quorum", _open, QuorumOptions, summary="kept by the bookies' processes themselves")]
 
 
 def _open(rest: str, options: QuorumOptions) -> Metastore:

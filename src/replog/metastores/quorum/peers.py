@@ -17,6 +17,8 @@ from replog.metastores.quorum.node import Network
 from replog.protocol.consensus.message_codec import encode_message
 from replog.protocol.consensus.messages import Copy, Message
 
+_SILENCE_S = 3.0  # after which a member is taken for gone
+
 
 class Peers(Network):
     """Sends under one name and address, to the members of one cluster; `cluster` is "" while it belongs to none."""
@@ -52,6 +54,10 @@ class Peers(Network):
         if name == self.name:
             return 0.0
         return trio.current_time() - self._heard_at_s.get(name, -math.inf)
+
+    def answers(self, name: str) -> bool:
+        """True if this name was heard of lately, and its process has not ended as far as is known."""
+        return self.silence_s(name) < _SILENCE_S and not (name != self.name and self.is_gone(name))
 
     def send(self, name: str, message: Message) -> None:
         """Sends a message of the machine, or loses it."""

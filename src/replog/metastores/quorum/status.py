@@ -9,8 +9,6 @@ from replog.metastores.quorum.peers import Peers
 from replog.protocol.consensus.groups import Group
 from replog.protocol.consensus.member import Member
 
-_SILENCE_S = 3.0  # after which a member is taken for gone
-
 
 def status_of(name: str, address: str, cluster: str, node: Node | None, peers: Peers, failure: str) -> dict[str, Any]:
     """All that one member tells. `survives` is how many members may be lost now, as far as the leader knows; None elsewhere."""
@@ -39,7 +37,7 @@ def _of(name: str, member: Member, peers: Peers) -> dict[str, Any]:
     if leading is not None:
         follower = leading.followers.get(name)
         matched = member.log.last if name == member.name else follower.matched if follower is not None else 0
-        found |= {"behind": member.log.last - matched, "answers": peers.silence_s(name) < _SILENCE_S}
+        found |= {"behind": member.log.last - matched, "answers": peers.answers(name)}
     return found
 
 
@@ -52,4 +50,4 @@ def survives(member: Member, peers: Peers) -> int | None:
 
 
 def _spare(group: Group, peers: Peers) -> int:
-    return max(-1, sum(peers.silence_s(name) < _SILENCE_S for name in group) - (len(group) // 2 + 1))
+    return max(-1, sum(peers.answers(name) for name in group) - (len(group) // 2 + 1))
