@@ -17,7 +17,7 @@ from replog.testing import History, TcpProxy, check_history, read_histories, ser
 from replog.testing.history import Event, latencies_s, parse_event, quantile
 from tests.failures.actors import Config
 from tests.failures.namespaces import Host
-from tests.failures.options import CLIENT, GOOD_P99_S, LOG, MARGIN_S, STORAGE, TCP
+from tests.failures.options import CLIENT, GOOD_P99_S, LOG, MARGIN_S, METASTORE, STORAGE, TCP
 from tests.failures.processes import Process, Starter, starting, until
 from tests.servers.processes import free_port
 
@@ -59,6 +59,11 @@ class Bookie:
     proxy: TcpProxy | None = None
     process: Process | None = None
     bookie_id: str = ""
+
+    @property
+    def address(self) -> str:
+        """Where others find it."""
+        return self.advertise or self.listen
 
     @property
     def running(self) -> Process:
@@ -115,13 +120,21 @@ class Cluster:
 
     async def start_bookie(self, bookie: Bookie) -> None:
         """Starts its process, and waits until it serves."""
-        command = ["replog.cli", "bookie", "--log-format", "json", "--metastore", self.metastore]
+        command = ["replog.cli", "bookie", "--log-format", "json", *self._metadata_for(bookie)]
         command += ["--data", str(bookie.directory), "--storage", STORAGE, "--listen", bookie.listen]
         command += ["--advertise", bookie.advertise] if bookie.advertise else []
         for name, value in TCP.items():
             command += ["--set", f"tcp.{name}={value}"]
         bookie.process = await self.starter.run(f"bookie-{bookie.number}", command, bookie.prefix)
         bookie.bookie_id = (await bookie.process.says("listen"))["bookie"]
+
+    def _metadata_for(self, bookie: Bookie) -> list[str]:
+        """The first bookies keep a metastore among themselves, if it is one of that kind."""
+        place, _, options = self.metastore.removeprefix("quorum:").partition("?")
+        addresses = place.split(",")
+        if not self.metastore.startswith("quorum:") or bookie.address not in addresses:
+            return ["--metastore", self.metastore]
+        return ["--peers", place, "--metastore", f"quorum:?{options}"]
 
     async def start_writer(self, name: str) -> Process:
         """A writer that has taken over."""
@@ -250,11 +263,8 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     """A cluster of so many running bookies, behind proxies if wished, or each on a host of its own. Nothing outlives it.
     Its metastore is in the directory, or at the URL."""
-    metastore = metastore or f"lmdb:{directory / 'metadata'}?lease_s=2.0"
     async with AsyncExitStack() as stack:
-        starter = await stack.enter_async_context(starting(directory))
-        client = await stack.enter_async_context(replog.connect(metastore, options=CLIENT))
-        made = Cluster(directory, starter, client, metastore, hosts)
+        places = []
         for number in range(bookies):
             bookie = Bookie(number, directory / f"bookie-{number}", f"{HOST}:{free_port()}")
             if hosts:
@@ -263,8 +273,19 @@ async def cluster(
             if proxies:
                 bookie.proxy = await stack.enter_async_context(serve_proxy(bookie.listen, seed=number))
                 bookie.advertise = bookie.proxy.address
-            made.bookies.append(bookie)
+            places.append(bookie)
+        starter = await stack.enter_async_context(starting(directory))
+        metastore = metastore or f"{_metastore(directory, places)}?lease_s=2.0"
+        client = await stack.enter_async_context(replog.connect(metastore, options=CLIENT))
+        made = Cluster(directory, starter, client, metastore, hosts)
+        made.bookies += places
         async with trio.open_nursery() as nursery:
             for bookie in made.bookies:
                 nursery.start_soon(made.start_bookie, bookie)
         yield made
+
+
+def _metastore(directory: Path, bookies: Sequence[Bookie]) -> str:
+    if METASTORE == "quorum":
+        return f"quorum:{','.join(each.address for each in bookies)}"
+    return f"lmdb:{directory / 'metadata'}"

@@ -1,11 +1,17 @@
-"""The options of all processes in these tests: short deadlines, so that what they bound is seen within seconds."""
+"""The options of all processes in these tests: short deadlines, so that what they bound is seen within seconds.
+
+With REPLOG_TEST_METASTORE=quorum in the environment, the bookies keep the metastore, in place of an LMDB file.
+"""
 
 from __future__ import annotations
+
+import os
 
 from replog.config.client import ClientTuning
 from replog.protocol.quorum import Quorum
 
 QUORUM = Quorum(3, 3, 2)
+METASTORE = os.environ.get("REPLOG_TEST_METASTORE", "lmdb")
 LOG = "orders"
 SILENCE_MAX_S = 2.0
 TCP = {"silence_max_s": SILENCE_MAX_S}
