@@ -422,6 +422,15 @@ def test_a_log_with_a_password(replog_log: Run, monkeypatch: pytest.MonkeyPatch,
     assert entries_of(tmp_path / "wal", password=b"secret") == [b"one"]
 
 
+def test_logs_are_listed_page_by_page(replog_log: Run) -> None:
+    for name in ("eu/a", "eu/b", "eu/c", "us/a"):
+        replog_log("append", name, "x")
+    assert replog_log("list", "--limit", "2")[1] == "eu/a\neu/b\n"
+    assert replog_log("list", "--limit", "2", "--after", "eu/b")[1] == "eu/c\nus/a\n"
+    assert replog_log("list", "--prefix", "eu/", "--after", "eu/b")[1] == "eu/c\n"
+    assert replog_log("list", "--limit", "0")[0] == 2
+
+
 def test_directory_open_elsewhere_is_refused(replog_log: Run, tmp_path: Path) -> None:
     async def hold() -> tuple[int, bytes, str]:
         async with replog.embed(tmp_path / "wal"):

@@ -114,6 +114,17 @@ async def test_logs_are_listed_by_name() -> None:
     await metastore.create(log_key_path("deleted"), encode(attrs.evolve(DELETED_LOG, name="deleted")))
     await metastore.create(log_key_path("damaged"), b"{")
     assert await list_log_names(metastore) == ["..", "Z", "a", "b/c", "damaged"]
+    assert await list_log_names(metastore, "b") == ["b/c"]
+    assert await list_log_names(metastore, after="Z") == ["a", "b/c", "damaged"]
+    # Pages are parts of the whole, of any size: deleted logs take no place in them.
+    for limit in range(1, 7):
+        names, page = [], [""]
+        while page:
+            page = await list_log_names(metastore, after=page[-1], limit=limit)
+            assert len(page) <= limit
+            names += page
+        assert names == ["..", "Z", "a", "b/c", "damaged"]
+    assert await list_log_names(metastore, "a", limit=5) == ["a"]
 
 
 async def test_log_pages_are_listed_by_number_and_other_keys_named() -> None:

@@ -378,9 +378,14 @@ class Client:
         goes on with them, so that no position ever means two records (L4)."""
         await delete(name, self._opened.ledgers, self._opened.log_driver, self._opened.cursors, password)
 
-    async def logs(self) -> list[str]:
-        """The names of all logs, sorted. Raises `MetastoreError`."""
-        return await list_log_names(self._opened.ledgers.records.metastore)
+    async def logs(self, *, prefix: str = "", after: str = "", limit: int | None = None) -> list[str]:
+        """The names of all logs, sorted; or of those that begin with `prefix`, behind the name `after`, `limit` at most.
+
+        The next page begins after the last name of this one. A page costs a listing, and a read for each of its logs. Raises
+        `ConfigError` for a limit below 1, `MetastoreError`."""
+        if limit is not None and limit < 1:
+            raise ConfigError(f"logs: limit={limit}: at least one name, or None for all")
+        return await list_log_names(self._opened.ledgers.records.metastore, prefix, after, limit)
 
     async def log_metadata(self, name: str) -> LogMetadata:
         """A log's record as it is now: its numbers, and its last segments, with all that may be open. Raises `LogNotFoundError`.

@@ -5,9 +5,10 @@ of `replog.records.encoding` writes each of them. Here each is decoded, and refu
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from replog.errors import MetastoreCorruptError
+from replog.errors import KeyNotFoundError, MetastoreCorruptError
 from replog.protocol.model import LogMetadata, LogPage, PendingLedger
 from replog.records.encoding import corrupt, decode
 from replog.records.jobs import JobLedger, JobPart
@@ -114,15 +115,27 @@ def decode_producers(key: str, value: bytes, log_name: str) -> ProducersRecord:
 # -- listing ------------------------------------------------------------------------------------------------------
 
 
-async def list_log_names(metastore: Metastore) -> list[str]:
-    """The names of all logs that were not deleted, sorted. A log whose record is damaged is listed."""
-    names = []
-    for word, found in (await metastore.values(LOGS_KEY)).items():
-        key = f"{LOGS_KEY}/{word}"
+async def list_log_names(
+    metastore: Metastore, prefix: str = "", after: str = "", limit: int | None = None
+) -> list[str]:
+    """The names of logs that were not deleted, sorted: with this prefix, behind `after`, so many at most. A log whose record is
+    damaged is listed."""
+    if limit is None:
+        found = await metastore.values(LOGS_KEY)
+        keys = {f"{LOGS_KEY}/{word}": head.value for word, head in found.items()}
         # The head stays after a deletion, because it has the next segment number: those are never reused (L3).
-        if not _is_deleted(key, found.value):
-            names.append(parse_log_key(key))
-    return sorted(names)
+        names = sorted(parse_log_key(key) for key, head in keys.items() if not _is_deleted(key, head))
+        return [name for name in names if name.startswith(prefix) and name > after]
+    page: list[str] = []
+    keys_of = {parse_log_key(key): key for key in [f"{LOGS_KEY}/{word}" for word in await metastore.children(LOGS_KEY)]}
+    for name in sorted(each for each in keys_of if each.startswith(prefix) and each > after):
+        if len(page) == limit:
+            break
+        key = keys_of[name]
+        with suppress(KeyNotFoundError):  # it has only children, or was deleted meanwhile
+            if not _is_deleted(key, (await metastore.get(key)).value):
+                page.append(name)
+    return page
 
 
 def _is_deleted(key: str, value: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated
 
@@ -57,17 +58,22 @@ def list_logs(
     long: Annotated[
         bool, typer.Option("--long", "-l", help="What each holds, who writes it, and its cursors.")
     ] = False,
+    prefix: Annotated[str, typer.Option(help="Only those whose names begin so.")] = "",
+    after: Annotated[str, typer.Option(metavar="NAME", help="Only those behind this name: the next page.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="So many at most.")] = None,
     for_programs: AsJSON = False,
 ) -> None:
     """List the logs by their names, one per line.
 
     With --long a log costs a few reads, however long it is; other values are shown as unknown. No writer is disturbed."""
-    run(_list, connection, long, for_programs)
+    run(_list, connection, partial(Client.logs, prefix=prefix, after=after, limit=limit), long, for_programs)
 
 
-async def _list(connection: Connection, long: bool, for_programs: bool) -> None:
+async def _list(
+    connection: Connection, list_names: Callable[[Client], Awaitable[list[str]]], long: bool, for_programs: bool
+) -> None:
     async with client_from(connection) as client:
-        names = await client.logs()
+        names = await list_names(client)
         if not long:
             for name in names:
                 if for_programs:
