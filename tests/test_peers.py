@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,21 @@ async def test_wrong_peers_are_refused(tmp_path: Path, options: dict[str, Any], 
     arguments: dict[str, Any] = {"peers": PEERS, **options}
     with pytest.raises(ConfigError, match=said):
         async with replog.embed(tmp_path, **arguments):
+            pass
+
+
+async def test_name_that_is_a_loopback_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with Debian's /etc/hosts, where 127.0.1.1 is the machine's own name: its peers would wait for it forever."""
+    known = {"m1": "127.0.1.1", "m2": "10.77.0.2", "m3": "10.77.0.3"}
+
+    async def getaddrinfo(host: str, *_: object, **options: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (known[host], 0))]
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", getaddrinfo)
+    peers = ["m1:3181", "m2:3181", "m3:3181"]
+    said = "m1 is an address of this machine alone here, .* listen at 0.0.0.0:3181, and advertise m1:3181"
+    with pytest.raises(ConfigError, match=said):
+        async with replog.embed(tmp_path, listen="m1:3181", peers=peers):
             pass
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
+import trio
 
 from replog.abc import Metastore, Transport
 from replog.bookie.serving import Way
@@ -15,11 +16,13 @@ from replog.bookie.shared_listener import SharedListener
 from replog.config import BackendURL, BookieOptions, structure
 from replog.errors import ConfigError
 from replog.registry import Registry
+from replog.runtime.host_ports import is_loopback, parse_address
 
 if TYPE_CHECKING:
     from replog.metastores.quorum.running import RunningMember
 
 MEMBER_DIRECTORY = "metastore"
+_RESOLVING_S = 5.0  # of names, before they are resolved again to connect
 _SCHEME = "quorum"
 
 
@@ -61,6 +64,24 @@ def _shared(options: BookieOptions, peers: Sequence[str]) -> _Shared:
             "address is the one to listen at, or to advertise, and is among the peers once"
         )
     return found[0]
+
+
+async def _check_reachable(shared: _Shared, peers: Sequence[str]) -> None:
+    """Raises `ConfigError` if this process would listen where its peers can't reach it: Debian's /etc/hosts makes the name of a
+    machine a loopback address there."""
+    from replog.metastores.quorum.addresses import scheme_of
+
+    if shared.url.scheme != "tcp" or "advertise" in shared.url.options:
+        return
+    host = parse_address(shared.url.rest)[0]
+    others = [scheme_of(each)[1] for each in peers if each != shared.address and scheme_of(each)[0] == "tcp"]
+    with trio.move_on_after(_RESOLVING_S):
+        if await is_loopback(host) and any([await is_loopback(parse_address(each)[0]) is False for each in others]):
+            port = parse_address(shared.url.rest)[1]
+            raise ConfigError(
+                f"listen={shared.url.rest}: {host} is an address of this machine alone here, where {', '.join(others)} can't "
+                f"reach it: listen at 0.0.0.0:{port}, and advertise {shared.address}"
+            )
 
 
 def check_no_other_metadata(metadata: Path, metastore: object) -> None:
@@ -108,6 +129,7 @@ async def process_member(
     place, given = QuorumPlace.parse(url.rest), structure(QuorumOptions, url.options, what=str(url))
     addresses = all_normalized(peers)
     shared = _shared(options, addresses)
+    await _check_reachable(shared, addresses)
     listening = plugins.open_transport(attrs.evolve(shared.url, rest=""))
     authenticator = plugins.open_authenticator(options.authentication)
 

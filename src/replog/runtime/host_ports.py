@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 
+import trio
+
 from replog.errors import ConfigError
 
 DEFAULT_PORT = 3181  # as BookKeeper's
@@ -51,3 +53,12 @@ def is_local_address(host: str) -> bool:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+async def is_loopback(host: str) -> bool | None:
+    """Whether all that this name stands for here is of this machine alone; None if nobody knows the name now."""
+    try:
+        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    return all(is_local_address(str(address)) for _, _, _, _, (address, *_) in found)
