@@ -15,7 +15,14 @@ from replog.abc import Authenticator, Metastore, MetastoreOverTransports, Transp
 from replog.api.reaching import reached_metastore
 from replog.config import BookieOptions
 from replog.errors import ConfigError, MetastoreError, MetastoreUnavailableError
-from replog.hookspecs import Backend, BookieLeftOut, hookimpl
+from replog.hookspecs import (
+    Backend,
+    BookieLeftOut,
+    Event,
+    MetastoreLeaderChanged,
+    MetastoreMembersChanged,
+    hookimpl,
+)
 from replog.metastores.memory import MemoryMetastore
 from replog.metastores.quorum.channels import Channel, NotSentError
 from replog.metastores.quorum.metastore import QuorumMetastore
@@ -72,8 +79,20 @@ class Programs:
 
 async def test_three_programs_share_logs_and_survive_one(tmp_path: Path, nursery: trio.Nursery) -> None:
     programs = Programs(tmp_path, nursery)
-    programs.start(0, 1, 2)
+    heard: list[Event] = []
+
+    class Observer:
+        @hookimpl
+        def replog_observe(self, event: Event) -> None:
+            heard.append(event)
+
+    programs.start(0, registry=Registry({"observer": Observer()}))
+    programs.start(1, 2)
     await programs.have_entered(0, 1, 2)
+    await until(
+        lambda: any(isinstance(each, MetastoreLeaderChanged) and each.leader_address in PEERS for each in heard)
+    )
+    assert MetastoreMembersChanged(PEERS) in heard
     assert programs.clients[0]._opened.default_quorum == replog.Quorum(3, 3, 2)
     figures = [client.bookies[0].statistics() for client in programs.clients.values()]
     assert sum(each["metastore_leads"] for each in figures) == 1

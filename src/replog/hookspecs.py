@@ -159,6 +159,30 @@ class BookieLeftOut:
 
 
 @attrs.frozen
+class MetastoreLeaderChanged:
+    """The metastore that bookies keep themselves has another leader, as the member in this process knows; "": none now. Seen
+    within half a second."""
+
+    leader_address: str
+    term: int
+
+
+@attrs.frozen
+class MetastoreMembersChanged:
+    """The members of that metastore are at these addresses now. The first one tells what they are at the beginning."""
+
+    addresses: tuple[str, ...]
+
+
+@attrs.frozen
+class MetastoreMemberStopped:
+    """The member in this process has stopped, because its disk failed; the others go on, and one fewer may be lost (B10)."""
+
+    address: str
+    problem: str
+
+
+@attrs.frozen
 class BookieStartsEmpty:
     """`embed` made a new bookie in this empty directory, although known bookies are missing: those in `absent`.
 
@@ -248,6 +272,9 @@ Event = (
     | StorageInDoubt
     | BookieLeftOut
     | BookieStartsEmpty
+    | MetastoreLeaderChanged
+    | MetastoreMembersChanged
+    | MetastoreMemberStopped
     | DamageFound
     | AuditEnded
     | FragmentRepaired

@@ -136,7 +136,7 @@ async def process_member(
     def open_transport(scheme: str) -> Transport:
         return listening if scheme == shared.url.scheme else plugins.open_transport(scheme)
 
-    config = MemberConfig(directory / MEMBER_DIRECTORY, shared.address, addresses)
+    config = MemberConfig(directory / MEMBER_DIRECTORY, shared.address, addresses, observe=plugins.observe)
     async with running_member(config, open_transport, authenticator) as member:
         listener = SharedListener(listening, member.service)
         async with listener.open(shared.url.rest, bookie_id, authenticator):

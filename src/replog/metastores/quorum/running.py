@@ -7,7 +7,7 @@ and so does the process (B10).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from replog.abc import Authenticator
+from replog.hookspecs import Event, MetastoreLeaderChanged, MetastoreMembersChanged, MetastoreMemberStopped
 from replog.metastores.quorum.admission import Admission
 from replog.metastores.quorum.beginning import Beginning, answer
 from replog.metastores.quorum.channels import Channels, OpenTransport
@@ -46,12 +47,14 @@ _ROOM_S = 5.0  # how often a full disk is looked at
 
 @attrs.frozen
 class MemberConfig:
-    """A member to run: where its files are, the address that others connect to, and those of all members."""
+    """A member to run: where its files are, the address that others connect to, and those of all members. `observe` gets
+    events of the metastore."""
 
     directory: Path
     address: str
     peers: tuple[str, ...]
     timing: Timing = attrs.field(factory=Timing)
+    observe: Callable[[Event], None] = lambda _: None
 
 
 class RunningMember:
@@ -123,6 +126,7 @@ class RunningMember:
         self._nursery.start_soon(self._ask_in, node)
         self._nursery.start_soon(self._look_after_disk, node)
         self._nursery.start_soon(self._watch_leader, node)
+        self._nursery.start_soon(self._tell_changes, node)
 
     async def led(self) -> None:
         """Waits until a member leads, and says every few seconds who has not come."""
@@ -148,6 +152,7 @@ class RunningMember:
             reason = (described(error) if isinstance(error, Exception) else "") or repr(error)
             self.failure = reason
             _log.error("member %s of the metastore has stopped: %s; the others go on", self.name, reason)
+            self._config.observe(MetastoreMemberStopped(self._config.address, reason))
 
     # -- others -------------------------------------------------------------------------------------------------------
 
@@ -187,6 +192,21 @@ class RunningMember:
                     _WATCH_S * current_entropy().random.random()
                 )  # so two members seldom stand at one moment
                 node.do(partial(Member.leader_is_gone, name=leader))
+            await trio.sleep(_WATCH_S)
+
+    async def _tell_changes(self, node: Node) -> None:
+        """Has observers hear of leaders and members."""
+        told: dict[type, Event] = {}
+        while node.failure is None:
+            member = node.member
+            leader = self._peers.address_of(member.leader or "") if member.leader != self.name else self._config.address
+            addresses = tuple(sorted(member.members.addresses.values()))
+            events: list[Event] = [MetastoreMembersChanged(addresses)] if addresses else []
+            for event in [*events, MetastoreLeaderChanged(leader, member.term)]:
+                is_news = told.get(type(event)) != event
+                told[type(event)] = event
+                if is_news:
+                    self._config.observe(event)
             await trio.sleep(_WATCH_S)
 
     async def _look_after_disk(self, node: Node) -> None:
