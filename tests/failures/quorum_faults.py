@@ -110,6 +110,9 @@ class Changes:
             await self._members.end(old)
 
     async def _remove(self) -> None:
+        said = await self._members.say()
+        if said is None or len(said.members) <= _MEMBERS_MIN:
+            return  # processes that were removed and go on are no members
         old = self._members.one_of(self._members.used, self._choice)
         if await self._ask(QuestionKind.REMOVE, {"member": old.address}) and not old.is_busy:
             await self._members.end(old)
@@ -125,8 +128,9 @@ class Changes:
         return True
 
     async def _lose_disk(self) -> None:
-        """The disk of one member is emptied while another one lags, if all others still have theirs."""
-        if not await self._members.is_whole() or len(self._members.idle) < 2:
+        """The disk of one member is emptied while another one lags, if all others still have theirs and are enough."""
+        is_enough = len(self._members.used) >= _MEMBERS_MIN and len(self._members.idle) >= 2
+        if not is_enough or not await self._members.is_whole():
             self._counts["lost disk: not now"] += 1
             return
         lost, lagging = self._choice.sample(self._members.idle, 2)
