@@ -32,7 +32,7 @@ from replog.protocol.model import (
 from replog.protocol.producers import KnownProducer, ProducersRecord, RetiredProducer
 from replog.protocol.quorum import Quorum
 from replog.records.chunks import decode_chunk
-from replog.records.encoding import AnyRecord, encode
+from replog.records.encoding import AnyRecord, encode, read_fields
 from replog.records.jobs import JobLedger, JobPart
 from replog.records.ledgers import decode_ledger
 from replog.records.logs import (
@@ -113,6 +113,11 @@ CHUNK_OF_CHUNKS = ChunkContents(
         Chunk(13, 29, 1, 1, 201, "fedcba9876543210fedcba9876543210"),
     )
 )
+ARCHIVED = attrs.evolve(LEDGER, fragments=(attrs.evolve(LEDGER.fragments[0], archive="4f1d/9c02"), LEDGER.fragments[1]))
+ARCHIVED_CHUNK = attrs.evolve(
+    CHUNK, fragments=(attrs.evolve(CHUNK.fragments[0], archive="4f1d/9c02"), CHUNK.fragments[1])
+)
+ARCHIVED_NAME = Chunk(30, 39, 1, 1, 412, ARCHIVED_CHUNK.digest())
 CHUNK_NAME = Chunk(30, 39, 1, 1, 412, CHUNK.digest())
 UPPER_NAME = Chunk(7, 29, 1, 2, 300, CHUNK_OF_CHUNKS.digest())
 ASKED_LOG = attrs.evolve(
@@ -138,12 +143,15 @@ PRODUCERS = ProducersRecord(
 RETIRED = attrs.evolve(PRODUCERS, retired=(RetiredProducer("till-1", 3),))
 CURSOR = CursorRecord(LOG.name, "billing", Position(5, 17), 3, "process 1 on here", 1_763_600_000_005, "nonce")
 
+FRAGMENT = {"first_entry_id": 0, "ensemble": ["a", "b", "c"]}
+
 
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
 
 
 GOLDEN: dict[str, tuple[Any, AnyRecord, str]] = {
     "ledger-closed-v1": (decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
+    "ledger-archived-v1": (decode_ledger, ARCHIVED, ledger_key_path(ARCHIVED.ledger_id)),
     "ledger-open-v1": (decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
     "ledger-unbounded-v1": (decode_ledger, UNBOUNDED, ledger_key_path(UNBOUNDED.ledger_id)),
     "ledger-write-quorum-v1": (decode_ledger, FULL, ledger_key_path(FULL.ledger_id)),
@@ -152,6 +160,11 @@ GOLDEN: dict[str, tuple[Any, AnyRecord, str]] = {
         lambda key, value: decode_chunk(key, value, CHUNK_NAME),
         CHUNK,
         chunk_key_path(10, CHUNK_NAME.name),
+    ),
+    "ledger-chunk-archived-v1": (
+        lambda key, value: decode_chunk(key, value, ARCHIVED_NAME),
+        ARCHIVED_CHUNK,
+        chunk_key_path(10, ARCHIVED_NAME.name),
     ),
     "ledger-chunk-of-chunks-v1": (
         lambda key, value: decode_chunk(key, value, UPPER_NAME),
@@ -345,6 +358,9 @@ def test_newer_format_is_refused_with_key_and_version(decode: Any, key: str, kno
         ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b", "a"]}]}, "not 3 distinct bookies"),
         ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b", "c"], "term": 2}]}, "terms are \\[2\\]"),
         ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b", "c"], "term": 0}]}, "terms are \\[0\\]"),
+        ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b", "c"], "archive": "4f/9c"}]}, "ends are fixed"),
+        ({"state": "closed", "last_entry_id": 4, "fragments": [{**FRAGMENT, "archive": "4f"}]}, "a copy each"),
+        ({"state": "closed", "last_entry_id": 4, "fragments": [{**FRAGMENT, "archive": "4f/../9c"}]}, "a copy each"),
         ({"term": 0}, "claimed in 0"),
         ({"trim_to": 5, "fragments": [{"first_entry_id": 5, "ensemble": ["a", "b", "c"]}]}, "of a bounded ledger"),
         ({"is_unbounded": 1}, "1 is not of type bool"),
@@ -440,6 +456,15 @@ def test_any_value_in_a_log_field_gives_a_record_or_an_error(name: str, value: o
 def test_any_value_in_a_ledger_field_gives_a_record_or_an_error(name: str, value: object) -> None:
     with suppress(MetastoreCorruptError):
         decode_ledger("ledgers/00/0000/0007", changed(encode(OPEN), **{name: value}))
+
+
+@pytest.mark.parametrize("record", [ARCHIVED, ARCHIVED_CHUNK])
+def test_reader_without_archives_refuses_an_archived_fragment(record: AnyRecord) -> None:
+    """It would take the ensemble for the entries' bookies, and drop the field when it writes the record again."""
+    written = encode(record)
+    fields = {field.name for field in attrs.fields(type(record))}
+    with pytest.raises(MetastoreCorruptError, match=r"\['fragments.archive'\] must be understood.*upgrade"):
+        read_fields("a-key", written, 1, fields)
 
 
 def test_deeply_nested_value_is_refused() -> None:

@@ -69,7 +69,10 @@ class ChunkContents:
     def digest(self) -> str:
         """Half of a SHA-256 of its contents."""
         assert not (self.fragments and self.chunks), "a chunk has items of one level"
-        fragments = [[each.first_entry_id, each.term, *each.ensemble] for each in self.fragments]
+        fragments: list[list[object]] = [
+            [each.first_entry_id, each.term, *each.ensemble, *([{"archive": each.archive}] if each.archive else [])]
+            for each in self.fragments
+        ]
         chunks = [each.name for each in self.chunks]
         text = json.dumps([fragments, [attrs.astuple(gap) for gap in self.gaps], chunks], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import cattrs
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from replog.errors import MetastoreCorruptError
 from replog.protocol.chunks import Chunk, ChunkContents, is_packed
@@ -25,6 +26,7 @@ from replog.protocol.gaps import Gap
 from replog.protocol.model import (
     WRITER_TERM,
     Durability,
+    Fragment,
     LedgerMetadata,
     LogCursor,
     LogMetadata,
@@ -38,7 +40,7 @@ from replog.protocol.producers import ProducersRecord
 from replog.records.jobs import JobLedger, JobPart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 FORMATS: dict[type, int] = {
     LedgerMetadata: 1,
@@ -79,6 +81,8 @@ _LOG_FIELDS = (  # a log's record without one of these is damaged: a default wou
 )
 _TERM_FIELDS = ("is_unbounded", "owner", "open_term", "trim_to")
 _DURABILITY_FIELDS = ("durability", "full_before")
+# Required of a record that has it: a version that does not know it would look for the entries at bookies, and have them repaired.
+_ARCHIVE_FIELD = "fragments.archive"
 _SHOWN_BYTES = 200  # of a damaged value, in an error
 _CONTENTS_TYPES = frozenset((int, *rest) for rest in itertools.product((int, type(None)), repeat=3))
 _SEGMENT_TYPES = frozenset(
@@ -104,6 +108,8 @@ def encode(record: AnyRecord) -> bytes:
     fields = {"format": FORMATS[type(record)], **converter.unstructure(record)}
     if isinstance(record, LedgerMetadata):
         fields = _of_its_kind(fields, record)
+    if isinstance(record, ChunkContents) and _is_archived(record.fragments):
+        fields["required"] = [_ARCHIVE_FIELD]
     if isinstance(record, LogMetadata):
         fields = _of_log_kind(fields)
     # For an existing log, the origin of its pages does not matter.
@@ -129,12 +135,18 @@ def _of_its_kind(fields: dict[str, Any], metadata: LedgerMetadata) -> dict[str, 
         required += _DURABILITY_FIELDS
     if metadata.chunks:
         required.append("chunks")
+    if _is_archived(metadata.fragments):
+        required.append(_ARCHIVE_FIELD)
     kept = {
         name: value
         for name, value in fields.items()
         if name in required or name not in (*_TERM_FIELDS, *_DURABILITY_FIELDS, "chunks")
     }
     return {**kept, "required": required} if required else kept
+
+
+def _is_archived(fragments: Iterable[Fragment]) -> bool:
+    return any(each.archive for each in fragments)
 
 
 def _of_log_kind(fields: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +163,7 @@ def _of_log_kind(fields: dict[str, Any]) -> dict[str, Any]:
 
 def decode(key: str, value: bytes, record_type: type[Record]) -> Record:
     """The record of this type in the value of this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
-    known = {field.name for field in attrs.fields(record_type)} - {"unnamed"}
+    known = {field.name for field in attrs.fields(record_type)} - {"unnamed"} | {_ARCHIVE_FIELD}
     fields = read_fields(key, value, FORMATS[record_type], known)
     fields.pop("unnamed", None)
     if record_type is LogMetadata:
@@ -235,6 +247,8 @@ def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
     for simple in (int, str, bool):
         converter.register_structure_hook(simple, _strictly(simple))
+    left_out = override(omit_if_default=True)
+    converter.register_unstructure_hook(Fragment, make_dict_unstructure_fn(Fragment, converter, archive=left_out))
     converter.register_structure_hook(Gap, _structure_gap)
     converter.register_unstructure_hook(Gap, attrs.astuple)
     converter.register_structure_hook(Chunk, _structure_chunk)

@@ -11,6 +11,7 @@ from replog.protocol.gaps import merged
 from replog.protocol.model import WRITER_TERM, LedgerMetadata, LedgerState
 from replog.records.encoding import corrupt, decode
 from replog.records.paths import (
+    ARCHIVE_PLACE,
     LEAF_DIGITS,
     LEAF_LEDGERS,
     LEDGER_ID_MAX,
@@ -46,7 +47,12 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
         for each in metadata.fragments
         if not metadata.quorum.ensemble == len(each.ensemble) == len(set(each.ensemble))
     ]
-    if (metadata.state is LedgerState.CLOSED) != (metadata.last_entry_id is not None):
+    is_closed = metadata.state is LedgerState.CLOSED
+    archived = [each.archive for each in metadata.fragments[: None if is_closed else -1] if each.archive]
+    named = [each.archive for each in metadata.fragments if each.archive]
+    if named != archived or not all(map(ARCHIVE_PLACE.fullmatch, named)):
+        faults.append(f"fragments: {named} are not archives with a copy each, of fragments whose ends are fixed")
+    if is_closed != (metadata.last_entry_id is not None):
         faults.append(f"last_entry_id: {metadata.last_entry_id} in a ledger that is {metadata.state.value}")
     if metadata.last_entry_id is not None and metadata.last_entry_id < -1:
         faults.append(f"last_entry_id: {metadata.last_entry_id} is not an entry id")

@@ -27,6 +27,9 @@ LONG_LEDGERS_KEY = "long-ledgers"
 LEDGERS_VALUE = b'{"format": 1}\n'  # of LEDGERS_KEY: without it, nothing is known of any ledger (B6a)
 LOGS_KEY = "logs"
 CHUNKS_KEY = "ledger-chunks"
+ARCHIVES_KEY = "archives"
+# As a fragment names it: the archive's id, and the copy's name there.
+ARCHIVE_PLACE = re.compile(r"[0-9a-z]{1,40}/[0-9a-z]{1,40}")
 NEXT_LEDGER_ID_KEY = "next-ledger-id"  # a decimal number above every ledger id that was given out; it only grows
 # Simultaneous repairs harm nothing, so the keys below these are advice (M3, F6).
 REPAIRERS_KEY = "repairs/workers"  # above the announcements of the services that repair, by their ids
@@ -96,6 +99,11 @@ def chunk_key_path(ledger_id: int, name: str | None = None) -> str:
     """The key of an index chunk of a ledger; without a name, the key above all of them."""
     key = f"{CHUNKS_KEY}/{ledger_id}"
     return key if name is None else f"{key}/{name}"
+
+
+def archive_key_path(archive_id: str) -> str:
+    """The key of an archive's record."""
+    return f"{ARCHIVES_KEY}/{archive_id}"
 
 
 def decode_next_ledger_id(value: bytes) -> int:
