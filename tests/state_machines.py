@@ -19,6 +19,7 @@ from replog.backends import lifecycle
 from replog.client import pacing
 from replog.protocol import (
     appending,
+    archiving,
     chaining,
     dropping,
     filling,
@@ -60,6 +61,7 @@ MACHINES = (
     Machine("LedgerRecovery", recovery, recovery.TRANSITIONS),
     Machine("LedgerReading", reading, reading.TRANSITIONS),
     Machine("LedgerFilling", filling, filling.TRANSITIONS),
+    Machine("LedgerArchiving", archiving, archiving.TRANSITIONS),
     Machine("LogTakeover", chaining, chaining.TAKEOVER_TRANSITIONS),
     Machine("LogRolling", rolling, rolling.TRANSITIONS),
     Machine("LogTrimming", dropping, dropping.TRIMMING_TRANSITIONS),

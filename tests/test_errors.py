@@ -14,6 +14,7 @@ from replog.errors import BookieUnreachableError, FencedError, MetastoreError, T
 DOCS = Path(__file__).parent.parent / "docs" / "reference"
 TRANSIENT = {
     "AddTimeoutError",
+    "ArchiveUnreadableError",
     "CommandTimeoutError",
     "BookieRefusedError",
     "BookieTooBusyError",

@@ -17,7 +17,7 @@ import pluggy
 from replog.errors import StorageError
 
 if TYPE_CHECKING:
-    from replog.abc import Authenticator, BackupPlace, Doubt, Metastore, PlacementPolicy, Storage, Transport
+    from replog.abc import Archive, Authenticator, BackupPlace, Doubt, Metastore, PlacementPolicy, Storage, Transport
 
 PROJECT_NAME = "replog"
 
@@ -316,6 +316,13 @@ def replog_backup_places() -> Sequence[Backend[BackupPlace]]:  # type: ignore[em
     """The places for back-ups that this plugin offers, for URLs like `s3://BUCKET/PREFIX` in `replog backup`.
 
     A place connects at its first call."""
+
+
+@hookspec
+def replog_archives() -> Sequence[Backend[Archive]]:  # type: ignore[empty-body]
+    """The archives that this plugin offers, for URLs like `s3://BUCKET/PREFIX` in `replog archive add`.
+
+    An archive connects at its first call. Its URL stands in the metastore: `open` refuses one with credentials."""
 
 
 @hookspec

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from replog.machine.running import MachineStatus
     from replog.protocol.cursors import CursorRecord
     from replog.protocol.producers import KnownProducer
+    from replog.records.archives import ArchiveRecord
+    from replog.repair.archive_objects import ArchiveReport, CollectedObjects
+    from replog.repair.archiver import MovedEntries
     from replog.repair.audit_report import AuditReport
     from replog.repair.drains import DrainStatus
     from replog.repair.losses import EntriesAtRisk
@@ -31,6 +34,9 @@ else:
             "replog.machine.running": ["MachineStatus"],
             "replog.protocol.cursors": ["CursorRecord"],
             "replog.protocol.producers": ["KnownProducer"],
+            "replog.records.archives": ["ArchiveRecord"],
+            "replog.repair.archive_objects": ["ArchiveReport", "CollectedObjects"],
+            "replog.repair.archiver": ["MovedEntries"],
             "replog.repair.audit_report": ["AuditReport"],
             "replog.repair.drains": ["DrainStatus"],
             "replog.repair.losses": ["EntriesAtRisk"],
@@ -40,8 +46,11 @@ else:
 
 __all__ = [
     "AppendedLedgers",
+    "ArchiveRecord",
+    "ArchiveReport",
     "AuditReport",
     "BackupReport",
+    "CollectedObjects",
     "CompactedLog",
     "CursorLag",
     "CursorRecord",
@@ -50,6 +59,7 @@ __all__ = [
     "KnownProducer",
     "LogSummary",
     "MachineStatus",
+    "MovedEntries",
     "RebalanceReport",
     "RemoteBookie",
     "ServedBookie",

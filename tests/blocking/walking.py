@@ -27,8 +27,10 @@ def length(state: Machine) -> int:
 
 
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "add_archive": ("file:/dev/null/no-directory",),
     "append": (b"entry",),
     "append_ledgers": ("log", [999]),
+    "archive_log": ("log",),
     "backup": ("/dev/null/no-directory",),
     "batches_between": (0, 0),
     "compact": (),
@@ -58,6 +60,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read_log": ("log",),
     "rebalance": ("nobody",),
     "raise_ledger_term": (999,),
+    "recall_log": ("log",),
     "recover_ledger": (999,),
     "restore": ("/dev/null/no-directory",),
     "retain_log": ("log",),

@@ -138,7 +138,7 @@ WRONG = {
         {},
         ["its replog_metastores is not marked as a hook: put @hookimpl above it"],
     ),
-    "no hook": ("VERSION = 1", {}, ["it has no hook. There are: replog_authenticators, "]),
+    "no hook": ("VERSION = 1", {}, ["it has no hook. There are: replog_archives, replog_authenticators, "]),
     "no list": (
         GOOD.format(scheme="x").replace("return [", "return (").replace('WHERE")]', 'WHERE"))'),
         {},

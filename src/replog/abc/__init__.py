@@ -1,10 +1,12 @@
-"""The seams: what a storage, a transport, an authenticator, a metastore, a placement policy and a place for back-ups promise.
+"""The seams: what a storage, a transport, an authenticator, a metastore, a placement policy, a place for back-ups and an archive
+promise.
 
 Each seam is small, and `replog.testing` has a conformance suite for each: an implementation that passes
 `check_storage`, `check_metastore` or `check_transport` may be trusted with a log. When in doubt, an implementation
 raises; it returns nothing only for proven absence.
 """
 
+from replog.abc.archive import Archive, StoredObject
 from replog.abc.authentication import Authenticator, Identity, Peer, Role
 from replog.abc.backup import BackupPlace, ReadFile, WrittenFile
 from replog.abc.metastore import Metastore, MetastoreOverTransports
@@ -18,6 +20,7 @@ from replog.runtime.nursery import open_service_nursery
 
 __all__ = [
     "UNBOUNDED",
+    "Archive",
     "Authenticator",
     "BackupPlace",
     "BookieState",
@@ -44,6 +47,7 @@ __all__ = [
     "SetMarks",
     "Sighting",
     "Storage",
+    "StoredObject",
     "StoredRange",
     "Transport",
     "Versioned",

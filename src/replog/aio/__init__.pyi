@@ -32,8 +32,11 @@ from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment, Transaction
 from replog.protocol.producers import KnownProducer
 from replog.protocol.quorum import Quorum
+from replog.records.archives import ArchiveRecord
 from replog.records.bookies import Endpoint
 from replog.registry import Registry
+from replog.repair.archive_objects import GRACE_S, ArchiveReport, CollectedObjects
+from replog.repair.archiver import MovedEntries
 from replog.repair.audit_report import AuditReport
 from replog.repair.drains import DrainStatus
 from replog.repair.losses import EntriesAtRisk
@@ -454,6 +457,40 @@ class Admin:
         left out, when all of it was written. The report's `problems` name machines whose log and snapshots don't fit.
         Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written; `BackupDamagedError`,
         `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
+    async def add_archive(self, url: str) -> ArchiveRecord:
+        """Makes an archive of a store: `file:/mnt/archive`, or a bucket of the plugin `replog-objects`, `s3://BUCKET/PREFIX`.
+        Puts a cookie there, by which every client knows it. The URL stands in the metastore: credentials are no part of it.
+
+        Raises `ArchiveError` if the store refuses, has the cookie of another archive, or replaces objects that exist;
+        `ConfigError`, `PluginNotFoundError`, `MetastoreError`. Adding again is harmless."""
+    async def archives(self) -> Sequence[ArchiveRecord]:
+        """The archives of this cluster, each with `archive_id` and `url`, sorted by URL. Raises `MetastoreError`."""
+    async def archive_log(
+        self, name: str, *, before: Position | str | None = None, archive: str | None = None, password: bytes = b""
+    ) -> MovedEntries:
+        """Moves the closed segments of a log into an archive, or those that end before a position; readers and writers go on.
+        Bookies drop their copies by themselves, at their next garbage collection. `archive` is the URL of one that was added; it
+        may be left out if there is only one. Segments that are archived already stay where they are.
+
+        Raises `ArchiveError`, `EntryUnreadableError`, `LogNotFoundError`, `UnauthorizedError`, `MetastoreError`, `ConfigError`:
+        then, and if cancelled, what was archived stays so, and archiving again goes on. Objects that were written for nothing
+        are found by `collect_archives`."""
+    async def recall_log(self, name: str, *, password: bytes = b"") -> MovedEntries:
+        """Stores the archived segments of a log on bookies again: on those that had them, or on others in place of those that are
+        gone. The objects stay until `collect_archives` finds them.
+
+        Raises `ArchiveError` if not all copies could be stored, `LogNotFoundError`, `UnauthorizedError`, `MetastoreError`: then,
+        and if cancelled, what was not recalled stays archived, and recalling again goes on."""
+    async def audit_archives(self) -> ArchiveReport:
+        """Reads all that is archived, and compares it with the digests in the names of the objects. The report's `problems` name
+        entries whose object is missing or damaged. Needs no password. Raises `MetastoreError`."""
+    async def collect_archives(self, *, grace_s: float = GRACE_S) -> CollectedObjects:
+        """Deletes objects that no ledger's record names, and that are older than a day by the store's clock: of archivings that
+        were killed, segments that were recalled, and ledgers that were deleted while the store was away. A shorter `grace_s` is
+        safe only while nobody archives anything.
+
+        Raises `ArchiveError`, `MetastoreDoubtedError`, `MetastoreError`: what was deleted by then is gone; collecting again is
+        harmless."""
     async def raise_ledger_ids(self) -> int:
         """Raises the next ledger id in the metastore above every id that an announced bookie has ever seen, and above
         the id of every existing ledger; returns it. For metadata that was restored from an old back-up: its next ids

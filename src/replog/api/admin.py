@@ -1,10 +1,11 @@
-"""`client.admin`: bookies, repairs and back-ups."""
+"""`client.admin`: bookies, repairs, back-ups and archives."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
+from replog.api import archives
 from replog.api.opened import OpenClient
 from replog.backup.content import open_backup
 from replog.backup.restoring import Restorer
@@ -12,9 +13,13 @@ from replog.backup.saving import BackupReport, save
 from replog.client import terms
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.config import check_names
+from replog.protocol.model import Position
 from replog.protocol.quorum import Quorum
+from replog.records.archives import ArchiveRecord
 from replog.records.ids import raise_next_ledger_id
 from replog.records.ledgers import list_ledger_ids
+from replog.repair.archive_objects import GRACE_S, ArchiveReport, CollectedObjects, audit_archives, collect_objects
+from replog.repair.archiver import MovedEntries
 from replog.repair.audit_notes import restore_notes, save_notes
 from replog.repair.audit_report import AuditReport
 from replog.repair.drains import DrainStatus, undrain
@@ -25,7 +30,7 @@ from replog.runtime.threads import run_in_thread
 
 
 class Admin:
-    """Administers a cluster: its bookies, their copies, and back-ups. `client.admin` is one."""
+    """Administers a cluster: its bookies, their copies, back-ups and archives. `client.admin` is one."""
 
     def __init__(self, opened: OpenClient) -> None:
         self._opened = opened
@@ -157,6 +162,57 @@ class Admin:
         place = open_backup(directory, self._opened.plugins)
         restorer = Restorer(place, *known, quorum or self._opened.default_quorum, password, with_cursors=cursors)
         return await restorer.restore(logs)
+
+    async def add_archive(self, url: str) -> ArchiveRecord:
+        """Makes an archive of a store: `file:/mnt/archive`, or a bucket of the plugin `replog-objects`, `s3://BUCKET/PREFIX`.
+        Puts a cookie there, by which every client knows it. The URL stands in the metastore: credentials are no part of it.
+
+        Raises `ArchiveError` if the store refuses, has the cookie of another archive, or replaces objects that exist;
+        `ConfigError`, `PluginNotFoundError`, `MetastoreError`. Adding again is harmless."""
+        return await archives.known(self._opened).add(url)
+
+    async def archives(self) -> Sequence[ArchiveRecord]:
+        """The archives of this cluster, each with `archive_id` and `url`, sorted by URL. Raises `MetastoreError`."""
+        return await archives.known(self._opened).list()
+
+    async def archive_log(
+        self,
+        name: str,
+        *,
+        before: Position | str | None = None,
+        archive: str | None = None,
+        password: bytes = b"",
+    ) -> MovedEntries:
+        """Moves the closed segments of a log into an archive, or those that end before a position; readers and writers go on.
+        Bookies drop their copies by themselves, at their next garbage collection. `archive` is the URL of one that was added; it
+        may be left out if there is only one. Segments that are archived already stay where they are.
+
+        Raises `ArchiveError`, `EntryUnreadableError`, `LogNotFoundError`, `UnauthorizedError`, `MetastoreError`, `ConfigError`:
+        then, and if cancelled, what was archived stays so, and archiving again goes on. Objects that were written for nothing
+        are found by `collect_archives`."""
+        return await archives.archive_log(self._opened, name, before, archive, password)
+
+    async def recall_log(self, name: str, *, password: bytes = b"") -> MovedEntries:
+        """Stores the archived segments of a log on bookies again: on those that had them, or on others in place of those that are
+        gone. The objects stay until `collect_archives` finds them.
+
+        Raises `ArchiveError` if not all copies could be stored, `LogNotFoundError`, `UnauthorizedError`, `MetastoreError`: then,
+        and if cancelled, what was not recalled stays archived, and recalling again goes on."""
+        return await archives.recall_log(self._opened, name, password)
+
+    async def audit_archives(self) -> ArchiveReport:
+        """Reads all that is archived, and compares it with the digests in the names of the objects. The report's `problems` name
+        entries whose object is missing or damaged. Needs no password. Raises `MetastoreError`."""
+        return await audit_archives(self._opened.ledgers, archives.known(self._opened))
+
+    async def collect_archives(self, *, grace_s: float = GRACE_S) -> CollectedObjects:
+        """Deletes objects that no ledger's record names, and that are older than a day by the store's clock: of archivings that
+        were killed, segments that were recalled, and ledgers that were deleted while the store was away. A shorter `grace_s` is
+        safe only while nobody archives anything.
+
+        Raises `ArchiveError`, `MetastoreDoubtedError`, `MetastoreError`: what was deleted by then is gone; collecting again is
+        harmless."""
+        return await collect_objects(self._opened.ledgers, archives.known(self._opened), grace_s)
 
     async def raise_ledger_ids(self) -> int:
         """Raises the next ledger id in the metastore above every id that an announced bookie has ever seen, and above

@@ -10,6 +10,8 @@ import trio
 
 from replog.abc import Metastore
 from replog.api.reaching import opened_transports
+from replog.client.archive_reading import ArchiveReader
+from replog.client.archives import Archives
 from replog.client.connections import Connections
 from replog.client.driving import ClientContext
 from replog.client.entry_writer import Completion
@@ -42,6 +44,7 @@ async def client_context(
     placing = Placing(policy, membership, current_entropy().random, plugins.observe, options.zone)
     context = ClientContext(LedgerRecords(metastore, options.metastore_timeout_s), membership, connections, placing)
     context.observe_batches = plugins.batch_observer
+    context.archive_reader = ArchiveReader(Archives(context.records, plugins.open_archive), nursery)
     try:
         yield context
     finally:

@@ -13,6 +13,7 @@ from replog.abc import Metastore, Versioned
 from replog.errors import ConfigError, KeyNotFoundError
 from replog.records.bookies import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
 from replog.records.paths import (
+    ARCHIVES_KEY,
     CHUNKS_KEY,
     LEDGER_KEY_SHAPES,
     LEDGERS_KEY,
@@ -23,7 +24,16 @@ from replog.records.paths import (
 )
 
 # What is copied; `ledgers` comes last, since without it nobody takes a metastore for a cluster's (B6a).
-KEPT_KEYS = (COOKIES_KEY, NEXT_LEDGER_ID_KEY, PAUSED_KEY, LOGS_KEY, CHUNKS_KEY, LONG_LEDGERS_KEY, LEDGERS_KEY)
+KEPT_KEYS = (
+    COOKIES_KEY,
+    ARCHIVES_KEY,
+    NEXT_LEDGER_ID_KEY,
+    PAUSED_KEY,
+    LOGS_KEY,
+    CHUNKS_KEY,
+    LONG_LEDGERS_KEY,
+    LEDGERS_KEY,
+)
 
 _TRIES = 5
 

@@ -13,7 +13,7 @@ from replog.abc import BackupPlace, ReadFile, WrittenFile
 from replog.backup.format import LEDGERS_NAME, MANIFEST_NAME
 from replog.errors import BackupDamagedError, BackupError
 from replog.runtime.disk_errors import ABSENT, is_directory, trouble_of
-from replog.runtime.platform import sync_all
+from replog.runtime.platform import sync_all, sync_directory
 
 _LOCK_NAME = "lock"
 _UNFINISHED = ".unfinished"
@@ -70,7 +70,7 @@ class BackupDirectory(BackupPlace):
                 file.flush()
                 sync_all(file.fileno())
             unfinished.rename(path)
-            _sync_directory(self._path)
+            sync_directory(self._path)
 
     def begin(self, file_name: str) -> WrittenFile:
         """Begins a file with another name."""
@@ -138,21 +138,13 @@ class _Unfinished:
             sync_all(self._file.fileno())
             self._file.close()
             self._path.with_suffix(_UNFINISHED).rename(self._path)
-            _sync_directory(self._path.parent)
+            sync_directory(self._path.parent)
         return self._path.name
 
     def close(self) -> None:
         # Closing tries failed writes again, for a file that is not needed any more: their error is raised already.
         with contextlib.suppress(OSError):
             self._file.close()
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        sync_all(fd)
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager

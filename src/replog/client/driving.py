@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 
 import trio
 
+from replog.client.archive_reading import ArchiveReader
 from replog.client.connections import Connections
 from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
@@ -18,6 +19,7 @@ from replog.client.placing import Placing
 from replog.errors import MetastoreError
 from replog.hookspecs import BatchConfirmed
 from replog.protocol.effects import ChooseReplacements, Effect, ReadMetadata, WriteMetadata
+from replog.protocol.model import LedgerMetadata
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.runtime.entropy import current_entropy
@@ -39,6 +41,7 @@ class ClientContext:
         self.entropy = current_entropy()
         self.call_soon = CallSoon()
         self.batches_sent = 0  # by all writers, since the client's start
+        self.archive_reader: ArchiveReader | None = None  # of a cluster whose records can name archives
         self.observe_batches: Callable[[BatchConfirmed], None] | None = None  # of writers that begin from now on
 
     async def perform(self, effect: WaitingEffect, machine: LedgerWriting | LedgerRecovery) -> None:
@@ -47,6 +50,15 @@ class ClientContext:
             machine.replacements_chosen(await self.choose_replacements(effect))
         else:
             await self.records.perform(effect, machine)
+
+    async def delete_archived(self, before: LedgerMetadata, left: LedgerMetadata | None = None) -> None:
+        """Deletes the objects of the archived fragments of a record that the one that is left, if any, does not have (L7). What
+        cannot be deleted now is collected later."""
+        copies = {each.archive for each in before.fragments if each.archive}
+        if left is not None:
+            copies -= {each.archive for each in left.fragments}
+        if copies and self.archive_reader is not None:
+            await self.archive_reader.archives.delete_copies(before.ledger_id, sorted(copies))
 
     async def is_anybody_there(self, excluded: Collection[str]) -> bool:
         """True if a bookie that takes new entries, other than these, can be connected to. Waits for a silent one only for

@@ -72,6 +72,11 @@ class EntryBatch:
         return EntryBatch(Delivered(self.first_entry_id, last_entry_id, self._batches))
 
     @property
+    def stored_batches(self) -> tuple[Batch, ...]:
+        """The stored batches that hold these entries between them; some may reach beyond."""
+        return self._batches
+
+    @property
     def timestamp_ns(self) -> int:
         """When the first entry was sent, by its writer's clock, in ns since the epoch."""
         return min(batch.timestamp_ns for batch in self._batches)

@@ -324,6 +324,7 @@ class Ledgers:
         self.deleted()
         if known is not None:
             await tell_deleted(known, self.context.connections, self.options)
+            await self.context.delete_archived(known)
 
     async def list(self) -> list[int]:
         """The ids of all ledgers, ascending. Raises `MetastoreError`."""

@@ -17,6 +17,7 @@ from replog.client.driving import ClientContext, EffectLoop
 from replog.client.entries import EntryBatch
 from replog.config.client import ClientTuning
 from replog.errors import (
+    ArchiveError,
     BookieAnswerError,
     BookieError,
     BookieUnreachableError,
@@ -25,6 +26,7 @@ from replog.errors import (
     RemoteProtocolError,
     ReplogError,
 )
+from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, SendRead, SendReadLastAddConfirmed
 from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
@@ -400,7 +402,13 @@ class LedgerScan:
             self._drive()
 
     def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, SendRead):
+        if isinstance(effect, SendRead) and (archive := self.metadata.fragment_of(effect.entry_id).archive):
+            reader = self._context.archive_reader
+            assert reader is not None, "a client whose records can name archives has a reader of them"
+            # In place of the bookie at this index: all else stays as it is.
+            context = effect.index, effect.entry_id
+            reader.ask(self.ledger_id, archive, effect.entry_id, self._bytes_max, self._read_answered, context)
+        elif isinstance(effect, SendRead):
             channel = self._context.connections.channel(effect.bookie_id)
             if channel is None:
                 self._to_connect.append(effect)
@@ -425,13 +433,17 @@ class LedgerScan:
         )
         channel.ask(request, self._read_answered, (effect.index, effect.entry_id), self._options.read_timeout_s)
 
-    def _read_answered(self, answer: Answer, context: tuple[int, int]) -> None:
+    def _read_answered(self, answer: Answer | list[Batch] | ArchiveError, context: tuple[int, int]) -> None:
         index, entry_id = context
         machine, waiting = self._state.machine, len(self._deliveries)
         if isinstance(answer, Response) and answer.status is Status.OK:
             machine.read_found(index, entry_id, answer.batches)
         elif isinstance(answer, Response) and answer.status is Status.NO_ENTRY:
             machine.read_absent(index, entry_id)
+        elif isinstance(answer, list):
+            machine.read_found(index, entry_id, answer)
+        elif isinstance(answer, ArchiveError):
+            machine.read_unknown(index, entry_id, str(answer))
         else:
             # As UNAUTHORIZED: the key is that of the record, so the bookie has another creation of this id (M5).
             machine.read_unknown(index, entry_id, answer.detail if isinstance(answer, Response) else "")

@@ -43,12 +43,19 @@ async def trim(ledger_id: int, before: int, context: ClientContext) -> int:
     """Drops the fragments that lie wholly before this entry; returns the first entry that is left. As `Client.trim_ledger`."""
     check_number("before", before, 0)
 
+    known: LedgerMetadata | None = None
+
     def trimmed(metadata: LedgerMetadata) -> LedgerMetadata:
+        nonlocal known
         check_unbounded(metadata, "trimmed")
         check_alone(metadata, "trimmed")
+        known = metadata
         return metadata.trimmed(before)
 
-    return (await change_record(ledger_id, context, trimmed, before)).trim_to
+    left = await change_record(ledger_id, context, trimmed, before)
+    assert known is not None, "a record was changed"
+    await context.delete_archived(known, left)
+    return left.trim_to
 
 
 async def raise_term(known_record: LedgerMetadata, key: bytes, context: ClientContext, timeout_s: float) -> int:

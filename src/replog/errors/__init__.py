@@ -27,6 +27,7 @@ from replog.errors.base import (
 )
 from replog.errors.bookies import (
     AdministrationError,
+    ArchiveError,
     AuthenticationError,
     BackupDamagedError,
     BackupError,
@@ -41,6 +42,7 @@ from replog.errors.bookies import (
 )
 from replog.errors.ledgers import (
     AddTimeoutError,
+    ArchiveUnreadableError,
     EntryNotFoundError,
     EntryUnreadableError,
     FencedError,
@@ -116,6 +118,8 @@ from replog.errors.storage import (
 __all__ = [
     "AddTimeoutError",
     "AdministrationError",
+    "ArchiveError",
+    "ArchiveUnreadableError",
     "AuthenticationError",
     "BackupDamagedError",
     "BackupError",

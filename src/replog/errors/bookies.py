@@ -77,6 +77,16 @@ class BackupDamagedError(BackupError):
     """A file of a back-up, `path`, is not as it was written. Retry: no; take another copy of the file."""
 
 
+class ArchiveError(ReplogError):
+    """An archive cannot be used: its store refuses or does not answer, this program lacks its plugin or credentials, it is
+    another cluster's, or an object there is missing or damaged. `archive` is its URL, without credentials. Retry: as the message
+    says. Outcome: bookies keep what they had; at most an object was written that nobody names, and `collect_archives` deletes."""
+
+    def __init__(self, archive: object, message: str) -> None:
+        super().__init__(f"archive {archive}: {message}")
+        self.archive = str(archive)
+
+
 class LossNotAcceptedError(ReplogError):
     """Bookies were to be declared lost with which confirmed entries may be gone. `at_risk` lists these, each with `ledger_id`,
     `first_entry_id`, `last_entry_id` and `lost`. Retry: with the loss accepted. Outcome: nothing was declared."""

@@ -118,6 +118,13 @@ class EntryUnreadableError(EntryNotFoundError, TransientError):
     Retry: yes, when bookies are back."""
 
 
+class ArchiveUnreadableError(EntryUnreadableError):
+    """The entry is in an archive, and cannot be read there: the archive cannot be reached, this program lacks its plugin or
+    credentials, or an object is missing or damaged. The message names the archive, the object and what to do.
+
+    Retry: yes, after correcting that."""
+
+
 class UnauthorizedError(LedgerError):
     """Wrong password for this ledger (B7), or the bookies hold another creation of its id, as after a restore of older metadata
     (M5). Retry: with the right password. Outcome: not written."""

@@ -25,9 +25,8 @@ from replog.runtime.lmdb_file import (
     check_data_file,
     is_half_made,
     make_data_file,
-    sync_directory,
 )
-from replog.runtime.platform import sync_all
+from replog.runtime.platform import sync_all, sync_directory
 
 MARK_FILE = "metastore.json"
 FORMAT_NAME = "replog lmdb metastore"

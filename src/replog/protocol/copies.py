@@ -18,17 +18,24 @@ from replog.protocol.quorum import Quorum
 
 @attrs.frozen
 class FixedFragment:
-    """A fragment of which it is decided which entries it has: all from the first to the last."""
+    """A fragment of which it is decided which entries it has: all from the first to the last. With an `archive`, bookies hold
+    none of them for it."""
 
     place: int
     first_entry_id: int
     last_entry_id: int
     ensemble: tuple[str, ...]
     term: int
+    archive: str = ""
 
 
 def fixed_fragments(metadata: LedgerMetadata) -> list[FixedFragment]:
-    """The listed fragments of a ledger that may be filled, without those that have no entry (F2)."""
+    """The listed fragments of a ledger that may be filled, without those that have no entry (F2), or are archived."""
+    return [each for each in all_fixed_fragments(metadata) if not each.archive]
+
+
+def all_fixed_fragments(metadata: LedgerMetadata) -> list[FixedFragment]:
+    """The same with those that are archived."""
     found = []
     ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
     if metadata.chunks:  # behind a fragment that was loaded there may be a chunk that was not
@@ -39,7 +46,8 @@ def fixed_fragments(metadata: LedgerMetadata) -> list[FixedFragment]:
         ends.append(metadata.last_entry_id)
     for place, (fragment, end) in enumerate(zip(metadata.fragments, ends, strict=False)):
         if fragment.first_entry_id <= end:
-            found.append(FixedFragment(place, fragment.first_entry_id, end, fragment.ensemble, fragment.term))
+            where = fragment.ensemble, fragment.term, fragment.archive
+            found.append(FixedFragment(place, fragment.first_entry_id, end, *where))
     return found
 
 

@@ -113,6 +113,23 @@ class SendCopy:
 
 
 @attrs.define
+class ReadEntries:
+    """Read some entries from this one on, none behind the last one, as a reader of the ledger gets them. Answer:
+    `entries_read`."""
+
+    first_entry_id: int
+    last_entry_id: int
+
+
+@attrs.define
+class PutObject:
+    """Create this object in the archive, and read back what the store has. Answer: `object_stored`."""
+
+    name: str
+    data: bytes
+
+
+@attrs.define
 class Delivered:
     """These entries can be handed out: all ids from the first to the last, which these batches hold between them.
     A batch may reach beyond either end: trim it (R7)."""
@@ -181,6 +198,8 @@ Effect = (
     | AskHolding
     | SendCopyRead
     | SendCopy
+    | ReadEntries
+    | PutObject
     | Delivered
     | ChooseReplacements
     | WriteMetadata

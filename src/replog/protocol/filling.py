@@ -8,6 +8,9 @@ hold the only copies: unless it was declared lost, no replacement that lacks an 
 Copies that carry a code which can be checked are checked. Under a keyed code whose key is unknown, the copies of all holders are
 compared: those that differ are reported, and none of them is copied (F3).
 
+An archived fragment is filled from its archive, which is asked like a bookie that has all of it. Only when every index holds all
+it should, one compare-and-set names the bookies, and the archive no more.
+
 A filler may be killed at any moment: what it stored is right wherever it stays, and the next one goes on from there (F6).
 
 Invariants:
@@ -19,6 +22,7 @@ Invariants:
 - The record names a replacement only if it said, after all was stored, that it holds all it should, or all that anybody
   has (F3).
 - Only indices of the one fragment change (F4), and no bookie ever has two of them (C2).
+- A fragment keeps its archive until each bookie of its ensemble said, after all was stored, that it holds all it should.
 - A replacement is named upon the version of the record at which it said what it holds, or it is asked again (F5).
 - One entry is read at a time, and none while more than `COPYING_BYTES_MAX` are being stored: memory is bounded.
 - Bookies are asked again only when every copy that was sent is answered.
@@ -35,7 +39,7 @@ import attrs
 
 from replog.errors import RemoteProtocolError, ReplogError
 from replog.protocol.batch import Batch, check_damage
-from replog.protocol.copies import Copies, FixedFragment, Sent, ToCopy, fixed_fragments
+from replog.protocol.copies import Copies, FixedFragment, Sent, ToCopy, all_fixed_fragments
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.effects import AskHolding, Failed, Finished, SendCopy, SendCopyRead
 from replog.protocol.fragments import Fragment
@@ -100,7 +104,8 @@ class Filled:
 
 class LedgerFilling(LedgerMachine):
     """Fills the fragment at this place. `replacements` are other bookies by index, from outside or from another place of the
-    fragment; `lost` bookies are never asked (B8a). `digest` checks a keyed code, if the filler knows the password."""
+    fragment; `lost` bookies are never asked (B8a). `digest` checks a keyed code, if the filler knows the password. The archive
+    of an archived fragment is asked as if its name were a bookie's."""
 
     def __init__(
         self,
@@ -122,7 +127,8 @@ class LedgerFilling(LedgerMachine):
         new = dict(replacements or {})
         self._ensemble = tuple(new.get(index, each) for index, each in enumerate(self._fragment.ensemble))
         assert len(set(self._ensemble)) == len(self._ensemble), "no bookie has two places (C2)"
-        asked = dict.fromkeys((*self._fragment.ensemble, *self._ensemble))
+        archive = (fragment.archive,) if fragment.archive else ()
+        asked = dict.fromkeys((*archive, *self._fragment.ensemble, *self._ensemble))
         self._bookies = [bookie_id for bookie_id in asked if bookie_id not in lost]
         self._members = [bookie_id for bookie_id in self._fragment.ensemble if bookie_id not in lost]
         self._copies = Copies(self.quorum, self._fragment)
@@ -137,6 +143,11 @@ class LedgerFilling(LedgerMachine):
     def is_done(self) -> bool:
         """True if the machine finished or failed."""
         return self._stage is _Stage.DONE
+
+    @property
+    def archive(self) -> str:
+        """The archive that the fragment is filled from, as it is asked; "" if bookies fill each other."""
+        return self._fragment.archive
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -349,9 +360,13 @@ class LedgerFilling(LedgerMachine):
     def _changed(self, metadata: LedgerMetadata) -> LedgerMetadata:
         """The record with the replacements of this fragment, and without the gaps that are filled (F4, W7)."""
         fragment = self._fragment
+        if fragment.archive and len(self._whole) < self.quorum.ensemble:
+            return metadata
         ensemble = tuple(self.result.replaced.get(index, each) for index, each in enumerate(fragment.ensemble))
         fragments = tuple(
-            attrs.evolve(each, ensemble=ensemble) if each.first_entry_id == fragment.first_entry_id else each
+            attrs.evolve(each, ensemble=ensemble, archive="")
+            if each.first_entry_id == fragment.first_entry_id
+            else each
             for each in metadata.fragments
         )
         assert len(fragments) == len(metadata.fragments), "only indices of one fragment change (F4)"
@@ -367,12 +382,12 @@ class LedgerFilling(LedgerMachine):
         first = self._fragment.first_entry_id
         ours, former = _at(metadata, first), self._fragment.ensemble
         wanted = tuple(self.result.replaced.get(index, each) for index, each in enumerate(former))
-        if ours is None or ours.ensemble not in (wanted, former):
+        if ours is None or ours.ensemble not in (wanted, former) or ours.archive not in ("", self._fragment.archive):
             self._finish("overtaken")
         elif self._changed(metadata) == metadata:
             # It was written, and then another client changed something else.
             self._settle()
-        elif self.result.replaced and ours.ensemble == former:
+        elif (self.result.replaced or self._fragment.archive) and ours.ensemble == former:
             # The change may be by a bookie that drops entries outside its fragments: its answer is no longer true (F5).
             self._ask_again()
         else:
@@ -421,7 +436,7 @@ def _without_doubles(ensemble: Sequence[str], replaced: Mapping[int, str]) -> di
 
 
 def _fixed(metadata: LedgerMetadata, place: int) -> FixedFragment:
-    found = [each for each in fixed_fragments(metadata) if each.place == place]
+    found = [each for each in all_fixed_fragments(metadata) if each.place == place]
     assert found, "only a fragment whose range is fixed, and that has entries, is filled (F2)"
     return found[0]
 

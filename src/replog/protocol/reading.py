@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from replog.errors import (
+    ArchiveUnreadableError,
     EntryNotFoundError,
     EntryUnreadableError,
     LedgerNotFoundError,
@@ -298,8 +299,8 @@ class LedgerReading:
             rotation.asked_entry_id = entry_id
             rotation.refreshed = False
         rotation.doubted = 0
-        ensemble = self.metadata.fragment_of(entry_id).ensemble
-        rotation.order = self._read_order(self.metadata.quorum.write_set(entry_id), ensemble)
+        fragment = self.metadata.fragment_of(entry_id)
+        rotation.order = self._read_order(self.metadata.quorum.write_set(entry_id), fragment.ensemble)
         if len(lacking) > 1:
             rotation.order.sort(key=lambda index: len(self._guests(index, entry_id, lacking)), reverse=True)
         if rotation.preferred in rotation.order:
@@ -310,6 +311,8 @@ class LedgerReading:
             lacks = self.metadata.lacking(entry_id)
             # Bookies that may lack the entry are asked last (W7). The sort is stable: otherwise the order stays.
             rotation.order.sort(key=lambda index: index in lacks)
+        if fragment.archive:
+            del rotation.order[1:]  # the archive answers, whichever index is asked
         if len(lacking) > 1:
             rotation.guests = self._guests(rotation.order[0], entry_id, lacking)
             for guest in rotation.guests:
@@ -416,9 +419,9 @@ class LedgerReading:
         rotation.waiting &= ~(1 << index)
         rotation.doubted |= doubt << index
         if complaint:
-            ensemble = self.metadata.fragment_of(entry_id).ensemble
-            assert index < len(ensemble), "only members of the ensemble are asked"
-            self._complaints[ensemble[index]] = complaint
+            fragment = self.metadata.fragment_of(entry_id)
+            assert index < len(fragment.ensemble), "only members of the ensemble are asked"
+            self._complaints[fragment.archive or fragment.ensemble[index]] = complaint
         if index == rotation.preferred:
             rotation.preferred = None
         if rotation.order:
@@ -437,7 +440,15 @@ class LedgerReading:
                 self._move("nobody has the entry")
                 self._effects.append(ReadMetadata(self.metadata.ledger_id, self.next_entry_id))
             return
-        ledger_id, ensemble = self.metadata.ledger_id, self.metadata.fragment_of(entry_id).ensemble
+        ledger_id, fragment = self.metadata.ledger_id, self.metadata.fragment_of(entry_id)
+        ensemble = fragment.ensemble
+        if fragment.archive:
+            problem = (
+                f"it is archived as {fragment.archive}, and what is there was not written with this ledger's password"
+            )
+            problem = self._complaints.pop(fragment.archive, problem)
+            self._fail(ArchiveUnreadableError(ledger_id, entry_id, problem))
+            return
         asked = ", ".join(ensemble[index] for index in self.metadata.quorum.write_set(entry_id))
         if rotation.doubted:
             doubted = ", ".join(ensemble[index] for index in range(len(ensemble)) if rotation.doubted >> index & 1)

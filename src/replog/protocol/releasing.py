@@ -13,10 +13,10 @@ A question about stored entries ends a release: at once, or after the piece that
 that asks after step 2 hears of no entries. If all others that had the entries are lost, it takes them for lost
 everywhere (F1), and names this bookie, which then drops the last copies.
 
-Foreign are fragments whose range is fixed (F2) and that don't name the bookie; and, where entries stripe, of those that name it
-the rotations that its index does not store: it may have had another index before. The last fragment of a ledger that is open may
-name it again for entries that it holds: a writer that changes its ensemble back counts them. While a ledger is in recovery
-nothing is dropped.
+Foreign are fragments whose range is fixed (F2) and that don't name the bookie, or are in an archive; and, where entries stripe,
+of those that name it the rotations that its index does not store: it may have had another index before. The last fragment of a
+ledger that is open may name it again for entries that it holds: a writer that changes its ensemble back counts them. While a
+ledger is in recovery nothing is dropped.
 
 Of an unbounded ledger two more kinds of entries are nobody's, whichever bookies are named: those below its trim, and
 those with a stamp of an earlier term than the last fragment's that lie behind the end of that term. Deposed writers
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from replog.protocol.batch import ENTRY_ID_MAX, Batch
-from replog.protocol.copies import FixedFragment, fixed_fragments
+from replog.protocol.copies import FixedFragment, all_fixed_fragments
 from replog.protocol.entry_ranges import EntryRanges
 from replog.protocol.model import LedgerMetadata, LedgerState
 
@@ -61,9 +61,9 @@ def foreign_ranges(metadata: LedgerMetadata, bookie_id: str, stamps: Iterable[in
     if metadata.state is LedgerState.IN_RECOVERY:
         return []
     found: list[ForeignRange] = _of_nobody(metadata, stamps)
-    for fragment in fixed_fragments(metadata):
+    for fragment in all_fixed_fragments(metadata):
         first, last = fragment.first_entry_id, fragment.last_entry_id
-        if bookie_id in fragment.ensemble:
+        if bookie_id in fragment.ensemble and not fragment.archive:
             found += _of_other_rotations(metadata, fragment, bookie_id)
             continue
         if found and found[-1].stride == 1 and (found[-1].stamp, found[-1].last_entry_id + 1) == (fragment.term, first):

@@ -33,6 +33,7 @@ _BUILTINS = (
     ("no-authentication", "replog.authentication.nothing", ""),
     ("secret-authentication", "replog.authentication.secret", ""),
     ("tls-authentication", "replog.authentication.tls", ""),
+    ("directory-archive", "replog.archives.directory", ""),
     ("memory-metastore", "replog.metastores.memory", ""),
     ("lmdb-metastore", "replog.metastores.lmdb", ""),
     ("quorum-metastore", "replog.metastores.quorum", ""),

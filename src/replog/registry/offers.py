@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from replog.abc import Authenticator, BackupPlace, Metastore, PlacementPolicy, Storage, Transport
+from replog.abc import Archive, Authenticator, BackupPlace, Metastore, PlacementPolicy, Storage, Transport
 from replog.config import BackendURL
 from replog.errors import ConfigError, PluginConflictError, PluginNotFoundError
 from replog.hookspecs import Backend
@@ -24,10 +24,14 @@ KINDS: dict[str, tuple[str, type]] = {
     "placement": ("replog_placements", PlacementPolicy),
     "authenticator": ("replog_authenticators", Authenticator),
     "backup": ("replog_backup_places", BackupPlace),
+    "archive": ("replog_archives", Archive),
 }
 
 # Schemes that plugins in packages of their own serve, and these packages.
 _ELSEWHERE = {
+    ("archive", "az"): "replog-objects",
+    ("archive", "gs"): "replog-objects",
+    ("archive", "s3"): "replog-objects",
     ("backup", "az"): "replog-objects",
     ("backup", "gs"): "replog-objects",
     ("backup", "s3"): "replog-objects",

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from replog.abc import (
+    Archive,
     Authenticator,
     BackupPlace,
     Metastore,
@@ -130,8 +131,14 @@ class Registry:
         opened: BackupPlace = self._open("backup", url)
         return opened
 
+    def open_archive(self, url: str | BackendURL) -> Archive:
+        """Makes an archive, which connects at its first call. Raises `ConfigError`."""
+        opened: Archive = self._open("archive", url)
+        return opened
+
     def backend(self, kind: str, scheme: str) -> Backend[Any]:
-        """The backend of this kind ("storage", "transport", "metastore", "placement", "authenticator", "backup") and scheme.
+        """The backend of this kind ("storage", "transport", "metastore", "placement", "authenticator", "backup", "archive") and
+        scheme.
 
         Raises `PluginNotFoundError`, listing the known schemes and what to install for others.
         """

@@ -148,8 +148,9 @@ class LedgerCompletion:
                 progress.metadata, progress.version = machine.metadata, machine.version
 
         left = [each for each in fixed_fragments(metadata) if each.first_entry_id in progress.todo]
-        # What was trimmed meanwhile lacks nothing. What is in a chunk is filled once it is loaded.
+        # What was trimmed or archived meanwhile lacks nothing. What is in a chunk is filled once it is loaded.
         progress.todo.intersection_update([each for each in progress.todo if each >= metadata.trim_to])
+        progress.todo.difference_update(each.first_entry_id for each in metadata.fragments if each.archive)
         await for_each(fill, left, self._options.repair_fragments_at_once)
 
     def _error(self, metadata: LedgerMetadata, progress: _Progress) -> WriteQuorumError:

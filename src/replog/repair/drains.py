@@ -98,7 +98,11 @@ def has_copies(metadata: LedgerMetadata, bookie_id: str) -> bool:
     """True if a fragment that has entries, or may have some, names this bookie."""
     ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
     for fragment, last in zip(metadata.fragments, [*ends, metadata.last_entry_id], strict=True):
-        if bookie_id in fragment.ensemble and (last is None or last >= fragment.first_entry_id):
+        if (
+            bookie_id in fragment.ensemble
+            and not fragment.archive
+            and (last is None or last >= fragment.first_entry_id)
+        ):
             return True
     return False
 

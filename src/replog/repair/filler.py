@@ -11,9 +11,11 @@ from typing import Any
 
 import trio
 
+from replog.client.archive_reading import SCAN_BYTES_MIN, ArchiveReader
 from replog.client.driving import ClientContext
 from replog.config.client import ClientTuning
-from replog.errors import BookieError, ReplogError
+from replog.errors import ArchiveError, BookieError, ReplogError
+from replog.protocol.batch import Batch
 from replog.protocol.copies import FixedFragment, fixed_fragments
 from replog.protocol.effects import (
     AskHolding,
@@ -141,24 +143,38 @@ class FragmentFiller:
 
     async def _ask_holding(self, effect: AskHolding, machine: LedgerFilling) -> None:
         fragment = FixedFragment(0, effect.first_entry_id, effect.last_entry_id, (), effect.stamp)
+        ranges: Sequence[tuple[int, int, int]]
         try:
-            holding = await self._questions.holding(effect.bookie_id, machine.metadata, fragment)
-        except BookieError as error:
+            if effect.bookie_id == machine.archive:
+                ranges = await self._reader.ranges(machine.metadata.ledger_id, machine.archive)
+            else:
+                ranges = (await self._questions.holding(effect.bookie_id, machine.metadata, fragment)).ranges
+        except (BookieError, ArchiveError) as error:
             machine.holding_unknown(effect.bookie_id, str(error))
         else:
-            machine.holding_told(effect.bookie_id, holding.ranges)
+            machine.holding_told(effect.bookie_id, ranges)
 
     async def _read(self, effect: SendCopyRead, machine: LedgerFilling) -> None:
-        metadata = machine.metadata
+        metadata, entry_id = machine.metadata, effect.entry_id
+        batches: Sequence[Batch]
         try:
-            batches = await self._questions.copies(effect.bookie_id, metadata, effect.entry_id, effect.stamp)
-        except BookieError as error:
+            if effect.bookie_id == machine.archive:
+                batches = await self._reader.read(metadata.ledger_id, machine.archive, entry_id, SCAN_BYTES_MIN)
+            else:
+                batches = await self._questions.copies(effect.bookie_id, metadata, entry_id, effect.stamp)
+        except (BookieError, ArchiveError) as error:
             machine.copies_unreadable(effect.bookie_id, effect.entry_id, str(error))
             return
         if batches:
             machine.copies_found(effect.bookie_id, effect.entry_id, batches)
         else:
             machine.copies_unreadable(effect.bookie_id, effect.entry_id)
+
+    @property
+    def _reader(self) -> ArchiveReader:
+        reader = self._context.archive_reader
+        assert reader is not None, "a client whose records can name archives has a reader of them"
+        return reader
 
     def _new_room(self) -> Room:
         return Room(self._options.repair_in_flight_bytes_max)

@@ -40,6 +40,8 @@ def entries_at_risk(metadata: LedgerMetadata, lost: Collection[str]) -> Iterator
     quorum = metadata.quorum
     ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
     for fragment, last in zip(metadata.fragments, [*ends, metadata.last_entry_id], strict=True):
+        if fragment.archive:
+            continue
         indices = [index for index, bookie_id in enumerate(fragment.ensemble) if bookie_id in lost]
         mask = sum(1 << index for index in indices)
         # Of a fragment that has fewer entries than its ensemble has bookies, some write sets store nothing.

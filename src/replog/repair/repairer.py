@@ -89,7 +89,7 @@ class Repairer:
         self._auditor = Auditor(context, options)
         self.notes = self._auditor.notes
         self._hindrances = Hindrances(context, self._auditor, self.relocation)
-        self._filler = FragmentFiller(context, self._auditor.questions, options, self.counts)
+        self.filler = FragmentFiller(context, self._auditor.questions, options, self.counts)
         # By ledger and first entry of a fragment: entries of which two copies differ, as the last filling of it found (F3).
         self._differing: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._refusals: dict[tuple[int, int], tuple[str, ...]] = {}  # words of bookies, as the last filling heard them
@@ -269,7 +269,7 @@ class Repairer:
                 lost=bookies.lost,
                 digest=digest_of(metadata),
             )
-            filled = await self._filler.run(machine)
+            filled = await self.filler.run(machine)
             copied_bytes += filled.copied_bytes
             problems = {**filled.unread, **filled.refusals}
             for bookie_id, problem in problems.items():

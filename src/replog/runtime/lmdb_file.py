@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 import attrs
 import lmdb
 
-from replog.runtime.platform import allocate, sync_all
+from replog.runtime.platform import allocate, sync_all, sync_directory
 
 DATA_FILE = "data.mdb"
 NEW_FILE = "data.mdb.new"
@@ -289,12 +289,3 @@ def _lock_within(fd: int, path: str, deadline_s: float) -> None:
             time.sleep(_ALONE_POLL_S)
         else:
             return
-
-
-def sync_directory(path: str) -> None:
-    """Makes the names in a directory durable. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        sync_all(fd)
-    finally:
-        os.close(fd)

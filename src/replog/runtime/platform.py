@@ -245,3 +245,12 @@ def return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Makes the names in a directory durable. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_all(fd)
+    finally:
+        os.close(fd)

@@ -158,7 +158,8 @@ def _print(facts: LedgerFacts, for_programs: bool) -> None:
             add_row(table, f"written in term {each.term}", ", ".join(filter(None, (entries, as_size(each.size_bytes)))))
     for fragment in metadata.fragments:
         by = f" (term {fragment.term})" if metadata.is_unbounded else ""
-        add_row(table, f"from entry {fragment.first_entry_id}{by}", ", ".join(fragment.ensemble))
+        where = f"archived as {fragment.archive}" if fragment.archive else ", ".join(fragment.ensemble)
+        add_row(table, f"from entry {fragment.first_entry_id}{by}", where)
     for gap in metadata.gaps:
         end: int | str = "the last" if gap.last_entry_id is None else gap.last_entry_id
         bookie_id = metadata.fragment_of(gap.first_entry_id).ensemble[gap.index]

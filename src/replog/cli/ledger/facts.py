@@ -142,6 +142,7 @@ def as_json(facts: LedgerFacts) -> dict[str, object]:
                 "last_entry_id": end,
                 "ensemble": list(each.ensemble),
                 "term": each.term,
+                "archive": each.archive or None,
             }
             for each, end in zip(metadata.fragments, ends, strict=True)
         ],

@@ -25,9 +25,9 @@ from replog.metastores.quorum.store import MemberStore
 from replog.protocol.consensus.log import Base
 from replog.runtime.disk_errors import described
 from replog.runtime.entropy import current_entropy
-from replog.runtime.lmdb_file import DataFileDamagedError, sync_directory
+from replog.runtime.lmdb_file import DataFileDamagedError
 from replog.runtime.loggers import logger
-from replog.runtime.platform import sync_all
+from replog.runtime.platform import sync_all, sync_directory
 
 _log = logger("replog.metastores.quorum")
 

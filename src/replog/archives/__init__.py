@@ -1,0 +1,1 @@
+"""Where the entries of archived fragments can be: the built-in archive."""

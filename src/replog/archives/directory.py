@@ -1,0 +1,117 @@
+"""An archive in a directory: `file:/mnt/archive`, which every client and reader must see at the same path.
+
+An object is durable before it has its name, and so are the directories above it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from replog.abc import Archive, StoredObject
+from replog.errors import ArchiveError, ConfigError
+from replog.hookspecs import Backend, NoOptions, hookimpl
+from replog.runtime.disk_errors import ABSENT, trouble_of
+from replog.runtime.platform import sync_all, sync_directory
+
+_UNFINISHED = "unfinished"
+
+
+class DirectoryArchive(Archive):
+    """A directory that exists."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def shown(self) -> str:
+        return f"file:{self._path}"
+
+    def put(self, name: str, data: bytes) -> bool:
+        path, unfinished = self._path / name, self._path / _UNFINISHED / secrets.token_hex(16)
+        with self._named():
+            for each in (unfinished.parent, path.parent):
+                self._make_directory(each)
+            try:
+                with unfinished.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    sync_all(file.fileno())
+                os.link(unfinished, path)
+            except FileExistsError:
+                return False
+            finally:
+                unfinished.unlink(missing_ok=True)
+            sync_directory(path.parent)
+        return True
+
+    def read(self, name: str, start: int, size_bytes: int) -> bytes | None:
+        with self._named():
+            try:
+                with (self._path / name).open("rb") as file:
+                    file.seek(start)
+                    return file.read(size_bytes)
+            except FileNotFoundError:
+                self._path.stat()  # without the directory nothing is known of the object
+                return None
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        with self._named():
+            self._path.stat()
+            for root, _, names in os.walk(self._path / prefix, onerror=_raise_unless_absent):
+                place = Path(root)
+                if place.is_relative_to(self._path / _UNFINISHED):
+                    continue
+                for name in names:
+                    with contextlib.suppress(*ABSENT):  # it was deleted meanwhile
+                        found = (place / name).stat()
+                        shown = (place / name).relative_to(self._path).as_posix()
+                        yield StoredObject(shown, found.st_size, found.st_mtime)
+
+    def delete(self, names: Collection[str]) -> None:
+        with self._named():
+            for name in names:
+                path = self._path / name
+                path.unlink(missing_ok=True)
+                for above in path.relative_to(self._path).parents[:-1]:
+                    try:
+                        (self._path / above).rmdir()
+                    except OSError:  # it has others
+                        break
+
+    def _make_directory(self, path: Path) -> None:
+        """Makes a directory below the archive's own, durably. Another task may remove an empty one meanwhile: `put` fails
+        then."""
+        if not path.is_dir():
+            if path.parent != self._path:
+                self._make_directory(path.parent)
+            path.mkdir(exist_ok=True)
+            sync_directory(path.parent)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            problem = f"{error.strerror or error}{where}. {trouble_of(error).value.capitalize()}, then try again"
+            raise ArchiveError(self.shown(), problem) from error
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    if not isinstance(error, ABSENT):
+        raise error
+
+
+@hookimpl
+def replog_archives() -> Sequence[Backend[Archive]]:
+    """Offers "file"."""
+    return [Backend("file", _open, summary="a directory that all clients see: file:/mnt/archive")]
+
+
+def _open(rest: str, options: NoOptions) -> Archive:
+    if not rest.startswith("/"):
+        raise ConfigError(f"file:{rest} names no directory from the root on: each client would take another one")
+    return DirectoryArchive(rest)

@@ -1,0 +1,168 @@
+"""Audits of archives, and the collection of objects that no record names.
+
+Rules, as for bookies (B6, B6a): objects are listed first, then records are read. Only objects of copies that a record, read
+after the listing, does not name are deleted, or of ledgers that do not exist; never on an error, on the word of a metastore that
+went back, or in an archive whose cookie is not right. An object that is younger than a day, by the store's clock, may be of an
+archiving under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from replog.client.archives import Archives, OpenedArchive
+from replog.client.ledgers import Ledgers
+from replog.client.metastore_trust import check_metastore
+from replog.errors import ArchiveError, LedgerNotFoundError
+from replog.protocol.archived import LEDGERS_PREFIX, ObjectName, covering
+from replog.protocol.copies import FixedFragment, all_fixed_fragments
+from replog.protocol.model import LedgerMetadata
+from replog.repair.archiver import NAMED_FOR_S, read_back
+
+GRACE_S = 2 * NAMED_FOR_S
+
+
+@attrs.frozen
+class ArchiveProblem:
+    """Archived entries that cannot be read, or not all of them; `problem` names the archive and the object."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    problem: str
+
+
+@attrs.frozen
+class ArchiveReport:
+    """An audit of archives: `fragments` of `ledgers`, in so many `objects` that have `size_bytes` together, and `problems`."""
+
+    ledgers: int
+    fragments: int
+    objects: int
+    size_bytes: int
+    problems: tuple[ArchiveProblem, ...]
+
+
+@attrs.frozen
+class CollectedObjects:
+    """The objects that a collection deleted, and the `young` ones that no record names either."""
+
+    objects: int
+    size_bytes: int
+    young: int
+
+
+async def audit_archives(ledgers: Ledgers, archives: Archives) -> ArchiveReport:
+    """Reads all objects that records name, and compares them with their digests. Raises `MetastoreError`."""
+    archived: list[tuple[LedgerMetadata, FixedFragment]] = []
+
+    def look(metadata: LedgerMetadata) -> None:
+        archived.extend((metadata, each) for each in all_fixed_fragments(metadata) if each.archive)
+
+    await ledgers.records.each(look)
+    archived.sort(key=lambda each: (each[0].ledger_id, each[1].first_entry_id))
+    objects = size_bytes = 0
+    problems: list[ArchiveProblem] = []
+    for metadata, fragment in archived:
+        sizes, found = await _audited(metadata.ledger_id, fragment, archives)
+        objects += len(sizes)
+        size_bytes += sum(sizes)
+        if found and await _is_still_named(metadata.ledger_id, fragment, ledgers):
+            problems += found
+    named = {metadata.ledger_id for metadata, _ in archived}
+    return ArchiveReport(len(named), len(archived), objects, size_bytes, tuple(problems))
+
+
+async def _audited(
+    ledger_id: int, fragment: FixedFragment, archives: Archives
+) -> tuple[list[int], list[ArchiveProblem]]:
+    """The sizes of the objects of a fragment, and what is wrong with them."""
+    first, last = fragment.first_entry_id, fragment.last_entry_id
+    archive_id, _, copy = fragment.archive.partition("/")
+    try:
+        archive = await archives.opened(archive_id)
+        objects = await archive.copy(ledger_id, copy)
+    except ArchiveError as error:
+        return [], [ArchiveProblem(ledger_id, first, last, str(error))]
+    sizes: list[int] = []
+    problems = []
+    for name, each in objects:
+        try:
+            sizes.append(await read_back(archive, each.name, each.size_bytes))
+        except ArchiveError as error:
+            problems.append(ArchiveProblem(ledger_id, name.first_entry_id, name.last_entry_id, str(error)))
+    for lacking in _lacking([name for name, _ in objects], first, last):
+        problem = archive.problem(f"no object of copy {fragment.archive} has them: put it back")
+        problems.append(ArchiveProblem(ledger_id, *lacking, str(problem)))
+    return sizes, sorted(problems, key=lambda each: each.first_entry_id)
+
+
+def _lacking(names: Sequence[ObjectName], first: int, last: int) -> list[tuple[int, int]]:
+    """The ranges of these entries that no object has."""
+    found = []
+    while (lacking := covering(names, first, last)) <= last:
+        behind = [each.first_entry_id for each in names if each.first_entry_id > lacking]
+        end = min([last, *(each - 1 for each in behind)])
+        found.append((lacking, end))
+        first = end + 1
+    return found
+
+
+async def _is_still_named(ledger_id: int, fragment: FixedFragment, ledgers: Ledgers) -> bool:
+    """Whether the record still names the copy: a recall or a deletion may have come between."""
+    try:
+        metadata, _ = await ledgers.records.get_head(ledger_id, at=fragment.first_entry_id)
+    except LedgerNotFoundError:
+        return False
+    return any(each.archive == fragment.archive for each in metadata.fragments)
+
+
+async def collect_objects(ledgers: Ledgers, archives: Archives, grace_s: float = GRACE_S) -> CollectedObjects:
+    """Deletes the objects of all archives that no record names, and that are older than this. Raises `ArchiveError`,
+    `MetastoreDoubtedError`, `MetastoreError`: what was deleted by then stays deleted."""
+    total = CollectedObjects(0, 0, 0)
+    for record in await archives.list():
+        archive = await archives.opened(record.archive_id)
+        found = await _collect(archive, ledgers, grace_s)
+        total = CollectedObjects(
+            total.objects + found.objects, total.size_bytes + found.size_bytes, total.young + found.young
+        )
+    return total
+
+
+async def _collect(archive: OpenedArchive, ledgers: Ledgers, grace_s: float) -> CollectedObjects:
+    before_s = await archive.store_time_s(ledgers.entropy.token()) - grace_s
+    # By ledger and copy: the names of the objects, their bytes, and when the youngest was written.
+    copies: dict[tuple[int, str], tuple[list[str], int, float]] = {}
+    async for page in archive.pages(LEDGERS_PREFIX):
+        for each in page:
+            name = ObjectName.parse(each.name)
+            if name is not None:
+                names, size_bytes, youngest_s = copies.get((name.ledger_id, name.copy), ([], 0, 0.0))
+                names.append(each.name)
+                stored = size_bytes + each.size_bytes, max(youngest_s, each.modified_at_s)
+                copies[name.ledger_id, name.copy] = (names, *stored)
+    collected = CollectedObjects(0, 0, 0)
+    for (ledger_id, copy), (names, size_bytes, youngest_s) in sorted(copies.items()):
+        if await _is_named(ledger_id, f"{archive.record.archive_id}/{copy}", ledgers):
+            continue
+        if youngest_s > before_s:
+            collected = attrs.evolve(collected, young=collected.young + len(names))
+            continue
+        await check_metastore(ledgers.records, ledgers.context.membership)
+        # Read once more: a metastore that was found right says it now.
+        if not await _is_named(ledger_id, f"{archive.record.archive_id}/{copy}", ledgers):
+            await archive.call(archive.store.delete, names)
+            objects, all_bytes = collected.objects + len(names), collected.size_bytes + size_bytes
+            collected = attrs.evolve(collected, objects=objects, size_bytes=all_bytes)
+    return collected
+
+
+async def _is_named(ledger_id: int, archive: str, ledgers: Ledgers) -> bool:
+    try:
+        metadata, _ = await ledgers.records.get(ledger_id)
+    except LedgerNotFoundError:
+        return False
+    return any(each.archive == archive for each in metadata.fragments)

@@ -1,0 +1,201 @@
+"""Moves the closed fragments of ledgers into an archive, and back to bookies.
+
+Both ways the record changes last, by compare-and-set, once the copies are where it then says they are (F1, F5). Either may be
+killed anywhere: doing it again goes on with what is left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import attrs
+import trio
+
+from replog.client.archives import Archives, OpenedArchive
+from replog.client.ledgers import Ledgers
+from replog.client.scan import LedgerScan
+from replog.errors import ArchiveError, ReplogError
+from replog.protocol.archived import ObjectName
+from replog.protocol.archiving import LedgerArchiving, archivable
+from replog.protocol.copies import all_fixed_fragments
+from replog.protocol.effects import Effect, Failed, PutObject, ReadEntries, ReadMetadata, WriteMetadata
+from replog.protocol.filling import Filled, LedgerFilling
+from replog.repair.repairer import Repairer
+
+_READ_BACK_BYTES = 8 << 20
+# A copy that is older than this is not named any more: it is collected when it is twice as old.
+NAMED_FOR_S = 12 * 3600.0
+_TRIES_MAX = 4  # of one fragment whose record another client changes
+
+
+@attrs.frozen
+class MovedEntries:
+    """The work of an archiving or a recall: `fragments`, of so many `ledgers`, with so many bytes of stored batches."""
+
+    ledgers: int = 0
+    fragments: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: MovedEntries) -> MovedEntries:
+        mine, theirs = attrs.astuple(self), attrs.astuple(other)
+        return MovedEntries(*(a + b for a, b in zip(mine, theirs, strict=True)))
+
+
+class Archiver:
+    """Archives and recalls the ledgers of one client's cluster."""
+
+    def __init__(self, ledgers: Ledgers, repairer: Repairer, archives: Archives) -> None:
+        self._ledgers = ledgers
+        self._repairer = repairer
+        self._archives = archives
+
+    # -- to the archive -----------------------------------------------------------------------------------------------
+
+    async def archive(self, ledger_id: int, archive_id: str, password: bytes) -> MovedEntries:
+        """Archives the closed fragments of a ledger, as far as they are not in an archive. Raises `ArchiveError`,
+        `EntryUnreadableError`, `UnauthorizedError`, `LedgerNotFoundError`, `MetastoreError`: fragments before that are
+        archived."""
+        archive = await self._archives.opened(archive_id)
+        metadata, _ = await self._ledgers.records.get(ledger_id)
+        self._ledgers.authorize(metadata, password)
+        moved = MovedEntries()
+        for fragment in archivable(metadata):
+            moved += await self._archive(ledger_id, fragment.first_entry_id, archive, password)
+        return attrs.evolve(moved, ledgers=min(1, moved.fragments))
+
+    async def _archive(
+        self, ledger_id: int, first_entry_id: int, archive: OpenedArchive, password: bytes
+    ) -> MovedEntries:
+        for _ in range(_TRIES_MAX):
+            metadata, version = await self._ledgers.records.get_head(ledger_id, at=first_entry_id)
+            found = [each for each in archivable(metadata) if each.first_entry_id == first_entry_id]
+            if not found:
+                return MovedEntries()  # another client archived or trimmed it
+            entropy = self._ledgers.entropy
+            copy, archive_id = entropy.token(), archive.record.archive_id
+            machine = LedgerArchiving(metadata, version, entropy.token(), found[0], archive_id, copy)
+            scan = self._ledgers.scan(metadata, first_entry_id, password)
+            scan.want_only(first_entry_id, found[0].last_entry_id)
+            await self._run(machine, scan, archive, copy)
+            if not machine.is_overtaken:
+                return MovedEntries(0, 1, machine.archived_bytes)
+        return MovedEntries()
+
+    async def _run(self, machine: LedgerArchiving, scan: LedgerScan, archive: OpenedArchive, copy: str) -> None:
+        """Performs the machine's effects. Raises what it failed with."""
+        failure: ReplogError | None = None
+        machine.start()
+        async with trio.open_nursery() as nursery:
+
+            def perform_next() -> None:
+                nonlocal failure
+                for effect in machine.take_effects():
+                    if isinstance(effect, Failed):
+                        failure = effect.error
+                    else:
+                        nursery.start_soon(perform, effect)
+
+            async def perform(effect: Effect) -> None:
+                try:
+                    await self._perform(effect, machine, scan, archive, copy)
+                except ReplogError as error:
+                    machine.abandon(error)
+                if machine.is_done:
+                    nursery.cancel_scope.cancel()
+                perform_next()
+
+            perform_next()
+        if failure is not None:
+            raise failure
+
+    async def _perform(
+        self, effect: Effect, machine: LedgerArchiving, scan: LedgerScan, archive: OpenedArchive, copy: str
+    ) -> None:
+        if isinstance(effect, ReadEntries):
+            batch = await scan.take()
+            assert batch is not None, "all of it is confirmed"
+            if batch.last_entry_id > effect.last_entry_id:
+                batch = batch.through(effect.last_entry_id)
+            machine.entries_read(batch.first_entry_id, batch.last_entry_id, batch.stored_batches)
+        elif isinstance(effect, PutObject):
+            await archive.call(archive.store.put, effect.name, effect.data)
+            await read_back(archive, effect.name, len(effect.data))
+            machine.object_stored()
+        elif isinstance(effect, WriteMetadata | ReadMetadata):
+            if isinstance(effect, WriteMetadata):
+                await self._check_age(archive, machine.metadata.ledger_id, copy)
+            await self._ledgers.records.perform(effect, machine)
+
+    async def _check_age(self, archive: OpenedArchive, ledger_id: int, copy: str) -> None:
+        """Raises `ArchiveError` if an object of the copy is so old that it may be collected before the record names it."""
+        now_s = await archive.store_time_s(self._ledgers.entropy.token())
+        oldest_s = min((each.modified_at_s for _, each in await archive.copy(ledger_id, copy)), default=now_s)
+        if now_s - oldest_s > NAMED_FOR_S:
+            problem = f"archiving a fragment of ledger {ledger_id} took longer than {NAMED_FOR_S / 3600:g} hours"
+            raise archive.problem(
+                f"{problem}: bookies keep its entries. Archive it again, with a faster way to the store"
+            )
+
+    # -- back to bookies ----------------------------------------------------------------------------------------------
+
+    async def recall(self, ledger_id: int, password: bytes) -> MovedEntries:
+        """Stores the archived entries of a ledger on bookies, and has the record name these. Raises `ArchiveError` if one of its
+        fragments cannot be filled: that stays archived; `UnauthorizedError`, `LedgerNotFoundError`, `MetastoreError`."""
+        metadata, _ = await self._ledgers.records.get(ledger_id)
+        self._ledgers.authorize(metadata, password)
+        moved = MovedEntries()
+        for fragment in all_fixed_fragments(metadata):
+            if fragment.archive:
+                moved += await self._recall(ledger_id, fragment.first_entry_id, password)
+        return attrs.evolve(moved, ledgers=min(1, moved.fragments))
+
+    async def _recall(self, ledger_id: int, first_entry_id: int, password: bytes) -> MovedEntries:
+        copied_bytes, filled, archived = 0, Filled(), None
+        for _ in range(_TRIES_MAX):
+            metadata, version = await self._ledgers.records.get_head(ledger_id, at=first_entry_id)
+            fixed = all_fixed_fragments(metadata)
+            archived = next((each for each in fixed if each.first_entry_id == first_entry_id), None)
+            if archived is None or not archived.archive:
+                return MovedEntries(
+                    0, min(1, copied_bytes), copied_bytes
+                )  # it was trimmed, or another client was faster
+            bookies = await self._repairer.bookies()
+            chosen = await self._repairer.relocation.without(metadata, archived, bookies, archived.ensemble)
+            machine = LedgerFilling(
+                metadata,
+                version,
+                self._ledgers.entropy.token(),
+                archived.place,
+                replacements=chosen,
+                lost=bookies.lost,
+                digest=metadata.digest(password),
+            )
+            filled = await self._repairer.filler.run(machine)
+            copied_bytes += filled.copied_bytes
+            if not (filled.is_overtaken or filled.lacking):
+                return MovedEntries(0, 1, copied_bytes)
+        assert archived is not None, "it was found archived each time"
+        words = [*filled.refusals.values(), *filled.unread.values()]
+        lacking = ", ".join(sorted({each.bookie_id for each in filled.lacking}))
+        where = f"entries {archived.first_entry_id} to {archived.last_entry_id} of ledger {ledger_id}"
+        problem = f"{where} stay archived, since not all copies are on bookies: {lacking or 'others change its record'}"
+        archive = await self._archives.opened(archived.archive.partition("/")[0])
+        raise archive.problem("; ".join([problem, *dict.fromkeys(words)]) + ". Recall them again")
+
+
+async def read_back(archive: OpenedArchive, name: str, size_bytes: int | None = None) -> int:
+    """Reads all of an object, and compares it with the digest in its name; returns its size. Raises `ArchiveError`."""
+    parsed = ObjectName.parse(name)
+    assert parsed is not None, "an object has a name of its own form"
+    digest, length = hashlib.sha256(), 0
+    while True:
+        piece = await archive.call(archive.store.read, name, length, _READ_BACK_BYTES)
+        if piece is None:
+            raise archive.problem(f"object {name} is missing")
+        await archive.call(digest.update, piece)
+        length += len(piece)
+        if len(piece) < _READ_BACK_BYTES:
+            break
+    if digest.hexdigest() != parsed.digest or size_bytes not in (None, length):
+        raise ArchiveError(archive.store.shown(), f"object {name} has {length} other bytes than were written")
+    return length

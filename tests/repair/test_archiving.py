@@ -1,0 +1,422 @@
+"""Archiving and recalling: the record names the archive last, and bookies drop nothing before (F1, F5, B6a)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+import replog
+from replog import LogOptions
+from replog.abc import Metastore
+from replog.config.client import ClientTuning
+from replog.errors import ArchiveError, ArchiveUnreadableError, ConfigError, MetastoreDoubtedError, UnauthorizedError
+from replog.protocol import archiving
+from replog.protocol.digest import DigestType
+from replog.protocol.messages import CopyRequest, Request
+from replog.protocol.quorum import Quorum
+from replog.records.paths import NEXT_LEDGER_ID_KEY, ledger_key_path
+from tests.archiving import URL, MemoryArchive, held, release, with_archive
+from tests.interleaving import Between
+from tests.kit import Cluster, cluster, read_log
+from tests.went_back import put_back, snapshot_of
+
+QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=5.0, roll_entries=10)
+
+
+async def write(
+    client: replog.Client, segments: int = 3, entries: int = 5, options: LogOptions | None = None, **others: Any
+) -> list[bytes]:
+    """A log with so many closed segments, and one that is open when it is left."""
+    data = [b"%d" % each for each in range(segments * entries)]
+    async with client.write_log("log", options=options, **others) as log:
+        for start in range(0, len(data), entries):
+            for each in data[start : start + entries]:
+                await log.append(each)
+            await log.roll()
+    return data
+
+
+async def ledger_ids(client: replog.Client) -> list[int]:
+    return [each.ledger_id for each in (await client.log_metadata("log")).segments]
+
+
+async def test_archived_log_reads_as_before(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(4) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+            moved = await client.admin.archive_log("log")
+            assert (moved.ledgers, moved.fragments) == (3, 3)
+            await release(world)
+            ids = await ledger_ids(client)
+            assert [held(world, each) for each in ids[:3]] == [0, 0, 0]
+            assert await read_log(client) == data
+            async with client.open_ledger(ids[1]) as reader:
+                assert await reader.read(2, 3) == data[7:9]
+                assert await reader.read(4, 4) == data[9:10]
+            assert (await client.admin.archive_log("log")).fragments == 0, "nothing is archived twice"
+            assert len(store.objects_here) == 3
+            assert (await client.admin.audit()).under_replicated == 0
+        async with world.client(QUICK) as other:
+            assert await read_log(other) == data
+
+
+class Kills:
+    """Cancels a client at an effect of this number: a call of the store, a copy for a bookie, or a change of the metastore."""
+
+    def __init__(self, number: int, scope: trio.CancelScope) -> None:
+        self.has_happened = False
+        self._left = number
+        self._scope = scope
+
+    def effect(self, _call: str = "put") -> None:
+        if not self._left:
+            self.has_happened = True
+            self._scope.cancel()
+        self._left -= 1
+
+    def request(self, request: Request) -> bool:
+        """For `Wire.holds`."""
+        if isinstance(request, CopyRequest):
+            self.effect()
+        return False
+
+
+class KillingMetastore(Between):
+    """Has changes counted as effects."""
+
+    def __init__(self, inner: Metastore, kills: Kills) -> None:
+        super().__init__(inner, 0)
+        self._kills = kills
+
+    async def put(self, key: str, value: bytes, expected: int) -> int:
+        self._kills.effect()
+        await trio.lowlevel.checkpoint()
+        version = await self._inner.put(key, value, expected)
+        self._kills.effect()
+        await trio.lowlevel.checkpoint()
+        return version
+
+
+async def killed_at(number: int, world: Cluster, store: MemoryArchive, what: Callable[[replog.Client], Any]) -> bool:
+    """Runs it in a client that is killed at this effect; False if there are fewer."""
+    with trio.CancelScope() as scope:
+        kills = Kills(number, scope)
+        store.begins = store.ended = kills.effect
+        for bookie in world.bookies:
+            bookie.wire.holds = kills.request
+        async with world.client(QUICK, metastore=KillingMetastore(world.metastore, kills)) as client:
+            await what(client)
+    store.begins = store.ended = lambda _call: None
+    for bookie in world.bookies:
+        bookie.wire.holds = lambda _request: False
+    return kills.has_happened
+
+
+async def every_kill(
+    world: Cluster, store: MemoryArchive, what: Callable[[replog.Client], Any], data: list[bytes]
+) -> int:
+    """Kills it at each effect in turn. Readers see every entry each time, whatever bookies have dropped since. Returns how often
+    it was killed."""
+    number = 0
+    while await killed_at(number, world, store, what):
+        await release(world)
+        async with world.client(QUICK) as client:
+            assert await read_log(client) == data, f"killed at effect {number}"
+            for ledger_id in (await ledger_ids(client))[:-1]:
+                record = await client.ledger_metadata(ledger_id)
+                is_archived = [bool(each.archive) for each in record.fragments]
+                assert held(world, ledger_id) or all(is_archived), f"killed at effect {number}: {record}"
+        number += 1
+    return number
+
+
+@pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(3, 2, 2)])
+async def test_f5_kill_at_each_effect_of_archiving_loses_nothing(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, quorum: Quorum
+) -> None:
+    """Rules F5, F6 and B6a: no bookie drops a copy before the record names the archive, and all objects are there then."""
+    monkeypatch.setattr(archiving, "OBJECT_BYTES_MAX", 200)
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client, segments=2, entries=7, quorum=quorum)
+            await client.admin.add_archive(URL)
+        kills = await every_kill(world, store, lambda client: client.admin.archive_log("log"), data)
+        assert kills >= 12
+        async with world.client(QUICK) as client:
+            young = await client.admin.collect_archives()
+            assert (young.objects, young.young > 0) == (0, True), "an archiving may be under way for a day"
+            store.clock_s += 25 * 3600
+            assert (await client.admin.collect_archives()).objects == young.young
+            report = await client.admin.audit_archives()
+            assert (report.fragments, report.problems) == (2, ())
+            assert report.objects == len(store.objects_here) > 2
+            assert await read_log(client) == data
+
+
+async def test_f1_kill_at_each_effect_of_a_recall_loses_nothing(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "OBJECT_BYTES_MAX", 200)
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client, segments=2, entries=7, quorum=Quorum(3, 2, 2))
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log")
+            await release(world)
+        assert await every_kill(world, store, lambda client: client.admin.recall_log("log"), data) >= 12
+        store.contents.clear()
+        async with world.client(QUICK) as client:
+            assert await read_log(client) == data, "bookies have all of it again"
+            assert (await client.admin.audit()).under_replicated == 0
+
+
+async def test_keyed_log_is_archived_and_recalled(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(4) as world:
+        with_archive(world)
+        async with world.client(QUICK) as client:
+            keyed = LogOptions(digest=DigestType.HMAC_SHA256)
+            data = await write(client, options=keyed, password=b"secret")
+            await client.admin.add_archive(URL)
+            with pytest.raises(UnauthorizedError):
+                await client.admin.archive_log("log")
+            assert (await client.admin.archive_log("log", password=b"secret")).fragments == 3
+            await release(world)
+            assert await read_all(client, b"secret") == data
+            gone = (await client.ledger_metadata((await ledger_ids(client))[0])).fragments[0].ensemble[0]
+            await world.named([gone])[0].kill()
+            recalled = await client.admin.recall_log("log", password=b"secret")
+            assert (recalled.fragments, recalled.size_bytes > 0) == (3, True)
+            assert await read_all(client, b"secret") == data
+            report = await client.admin.audit()
+            assert report.under_replicated == 0
+            for ledger_id in (await ledger_ids(client))[:3]:
+                (fragment,) = (await client.ledger_metadata(ledger_id)).fragments
+                assert not fragment.archive
+                assert gone not in fragment.ensemble, "another bookie took the place of the one that is gone"
+
+
+async def read_all(client: replog.Client, password: bytes = b"") -> list[bytes]:
+    async with client.read_log("log", password=password) as reader:
+        return [record.data async for record in reader]
+
+
+async def test_recall_without_room_keeps_the_archive(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world:
+        with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log")
+            await release(world)
+            await world.bookies[0].kill()
+            with pytest.raises(ArchiveError, match=r"entries 0 to 4 of ledger \d+ stay archived.*Recall them again"):
+                await client.admin.recall_log("log")
+            await release(world)
+            assert await read_log(client) == data
+            await world.bookies[0].start()
+            assert (await client.admin.recall_log("log")).fragments == 3
+            assert await read_log(client) == data
+
+
+@pytest.mark.parametrize("damage", ["deleted", "flipped", "cut", "emptied", "another's"])
+async def test_damaged_archive_is_named_and_nothing_else_is_dropped(
+    autojump_clock: trio.testing.MockClock, damage: str
+) -> None:
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log", before=replog.Position(2, 0))
+            await release(world)
+            (name,) = store.objects_here
+            before = dict(store.contents)
+            if damage == "deleted":
+                del store.contents[name]
+            elif damage == "flipped":
+                store.contents[name] = store.contents[name][:60] + b"\xff" + store.contents[name][61:]
+            elif damage == "cut":
+                store.contents[name] = store.contents[name][:-1]
+            elif damage == "emptied":
+                store.contents.clear()
+            else:
+                store.contents["cookie"] = b"another's"
+        async with world.client(QUICK) as client:
+            with pytest.raises(ArchiveUnreadableError, match=r"archive test:bucket: .*[Pp]ut .*"):
+                await read_log(client)
+            report = await client.admin.audit_archives()
+            assert [(each.first_entry_id, each.last_entry_id) for each in report.problems] == [(0, 4)]
+            if damage in ("emptied", "another's"):
+                with pytest.raises(ArchiveError, match="B4"):
+                    await client.admin.archive_log("log")
+                with pytest.raises(ArchiveError, match="B4"):
+                    await client.admin.collect_archives(grace_s=0.0)
+                ids = await ledger_ids(client)
+                await release(world)
+                assert all(held(world, each) for each in ids[1:3])
+            store.contents.update(before)
+        async with world.client(QUICK) as client:
+            assert await read_log(client) == data
+
+
+async def test_reader_without_the_archive_reads_up_to_it(autojump_clock: trio.testing.MockClock) -> None:
+    """It needs the store when it comes to an archived entry, and not before."""
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log", before=replog.Position(2, 0))
+        store.begins = store.away
+        async with world.client(QUICK) as client:
+            async with client.read_log("log", after=replog.Position(1, 4)) as reader:
+                assert [record.data async for record in reader] == data[5:]
+            with pytest.raises(ArchiveUnreadableError, match="the store does not answer: try again"):
+                await read_log(client)
+            store.begins = lambda _call: None
+            assert await read_log(client) == data, "the next attempt finds it"
+
+
+async def test_client_without_the_plugin_says_what_to_install(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world:
+        plain = world.registry
+        with_archive(world)
+        async with world.client(QUICK) as client:
+            await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log")
+        world.registry = plain
+        async with world.client(QUICK) as client:
+            with pytest.raises(ArchiveUnreadableError, match="no plugin offers a archive with the scheme 'test'"):
+                await read_log(client)
+            with pytest.raises(ConfigError, match="pip install 'replog-objects'"):
+                await client.admin.add_archive("s3://bucket/prefix")
+
+
+async def test_l7_deleting_and_trimming_delete_objects(autojump_clock: trio.testing.MockClock) -> None:
+    """Rule L7: after the record, or by a collection."""
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log")
+            await client.trim_log("log", before=replog.Position(2, 0))
+            assert len(store.objects_here) == 2
+            store.begins = store.away
+            await client.trim_log("log", before=replog.Position(3, 0))
+            store.begins = lambda _call: None
+            assert len(store.objects_here) == 2, "the store was away"
+            await client.delete_log("log")
+            assert len(store.objects_here) == 1
+            assert (await client.admin.collect_archives(grace_s=-1.0)).objects == 1
+            assert store.objects_here == []
+
+
+async def test_b6a_collection_doubts_an_older_metastore(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log")
+            before = store.objects_here
+            newest = snapshot_of(world.metastore)
+            gone = {ledger_key_path(each) for each in (await ledger_ids(client))[:3]}
+            older = {key: value for key, value in newest.values.items() if key not in gone}
+            put_back(world.metastore, attrs.evolve(newest, values={**older, NEXT_LEDGER_ID_KEY: b"1"}))
+            await trio.sleep(5)
+            with pytest.raises(MetastoreDoubtedError):
+                await client.admin.collect_archives(grace_s=-1.0)
+            assert store.objects_here == before
+
+
+async def test_slow_archiving_is_not_named(autojump_clock: trio.testing.MockClock) -> None:
+    """Its first objects could be collected before the record names them."""
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+
+            def passes(call: str) -> None:
+                store.clock_s += (call == "put") * 13 * 3600
+
+            store.ended = passes
+            with pytest.raises(ArchiveError, match="took longer than 12 hours: bookies keep its entries"):
+                await client.admin.archive_log("log")
+            store.ended = lambda _call: None
+            await release(world)
+            assert await read_log(client) == data
+
+
+async def test_garbling_store_is_noticed_before_the_record_changes(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+
+            def garbles(_call: str) -> None:
+                for name in store.objects_here:
+                    store.contents[name] = store.contents[name][:-1] + b"!"
+
+            store.ended = garbles
+            with pytest.raises(ArchiveError, match="other bytes than were written"):
+                await client.admin.archive_log("log")
+            await release(world)
+            assert await read_log(client) == data
+
+
+async def test_losses_and_drains_pass_over_archived_fragments(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(4) as world:
+        with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log")
+            await release(world)
+            ids = await ledger_ids(client)
+            gone = (await client.ledger_metadata(ids[0])).fragments[0].ensemble[0]
+            assert not set((await client.admin.drain_status(gone)).copies) & set(ids[:3])
+            await client.admin.undrain(gone)
+            named = world.named((await client.ledger_metadata(ids[0])).fragments[0].ensemble)
+            for bookie in named:
+                await bookie.kill()
+            at_risk = await client.admin.declare_lost([each.bookie_id for each in named], accept_loss=True)
+            assert not {each.ledger_id for each in at_risk} & set(ids[:3])
+            async with client.open_ledger(ids[0]) as reader:
+                assert await reader.read(0, 4) == data[:5]
+
+
+async def test_unbounded_log_archives_its_closed_terms(autojump_clock: trio.testing.MockClock) -> None:
+    """Of an open ledger the last fragment stays with bookies, and its writer goes on."""
+    async with cluster(3) as world:
+        with_archive(world)
+        async with world.client(QUICK) as client:
+            await client.admin.add_archive(URL)
+            async with client.write_log("log", options=LogOptions(ledgers="unbounded")) as log:
+                data = [await entry(log, b"%d" % each) for each in range(3)]
+                await log.roll()
+                data.append(await entry(log, b"3"))
+                moved = await client.admin.archive_log("log")
+                assert moved.fragments >= 1
+                await release(world)
+                data.append(await entry(log, b"4"))
+                await log.roll()
+                data.append(await entry(log, b"5"))
+            assert await read_log(client) == data
+
+
+async def entry(log: replog.LogWriter, data: bytes) -> bytes:
+    await log.append(data)
+    return data
