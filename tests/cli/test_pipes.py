@@ -243,7 +243,7 @@ async def test_closed_output_is_noticed(monkeypatch: pytest.MonkeyPatch, pipe: t
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
-    [("replog lo", ["log"]), ("replog log a", ["append"]), ("replog log tail --fol", ["--follow"])],
+    [("replog lo", ["log"]), ("replog log ap", ["append"]), ("replog log tail --fol", ["--follow"])],
 )
 def test_a_shell_completes_commands_and_options(typed: str, expected: list[str]) -> None:
     environment = {

@@ -1,0 +1,67 @@
+"""`replog archive`, `replog log archive` and `recall`, as somebody types them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from replog import cli
+from tests.cli.logs import entries_of, make_log
+
+Replog = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Replog:
+    """Runs `replog`: its exit status, and what it printed."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["replog", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    return command
+
+
+def test_log_is_archived_audited_and_recalled(tmp_path: Path, typed: Replog) -> None:
+    wal = make_log(tmp_path / "wal", [b"one", b"two"], [b"three"], [b"four"])
+    (tmp_path / "store").mkdir()
+    url = f"file:{tmp_path / 'store'}"
+    assert typed("log", "archive", "log", "--dir", wal)[0] == 2, "there is no archive yet"
+    status, shown, _ = typed("archive", "add", url, "--dir", wal)
+    assert (status, shown.endswith(f": {url}\n")) == (0, True)
+    assert json.loads(typed("archive", "list", "--dir", wal, "--json")[1])["archives"][0]["url"] == url
+    status, shown, errors = typed("log", "archive", "log", "--before", "3:0", "--dir", wal)
+    assert (status, errors) == (0, "")
+    assert shown.startswith("log log: 2 fragments archived, ")
+    assert entries_of(wal) == [b"one", b"two", b"three", b"four"]
+    moved = json.loads(typed("log", "archive", "log", "--into", url, "--dir", wal, "--json")[1])
+    assert (moved["log"], moved["fragments"]) == ("log", 1)
+    assert typed("archive", "audit", "--dir", wal)[1].startswith("3 fragments in 3 objects, ")
+    ledger = json.loads(typed("ledger", "show", "1", "--dir", wal, "--json")[1])
+    assert ledger["fragments"][0]["archive"]
+    assert "archived as" in typed("ledger", "show", "1", "--dir", wal)[1]
+    assert typed("log", "recall", "log", "--dir", wal)[1].startswith("log log: 3 fragments recalled, ")
+    assert typed("archive", "collect", "--dir", wal)[1] == "no objects deleted, 0 B; 3 are younger than a day\n"
+    assert entries_of(wal) == [b"one", b"two", b"three", b"four"]
+
+
+def test_audit_names_a_missing_object(tmp_path: Path, typed: Replog) -> None:
+    wal = make_log(tmp_path / "wal", [b"one", b"two"], [b"three"])
+    (tmp_path / "store").mkdir()
+    typed("archive", "add", f"file:{tmp_path / 'store'}", "--dir", wal)
+    typed("log", "archive", "log", "--before", "2:0", "--dir", wal)
+    (found,) = [each for each in (tmp_path / "store" / "ledgers").rglob("*") if each.is_file()]
+    found.unlink()
+    status, shown, _ = typed("archive", "audit", "--dir", wal)
+    assert status == 1
+    assert "problem: ledger 1, entries 0 to 1: archive file:" in shown
+    status, _, errors = typed("log", "read", "log", "--dir", wal)
+    assert status == 1
+    assert "put it back" in errors
