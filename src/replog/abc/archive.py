@@ -35,7 +35,7 @@ class Archive(ABC):
 
     @abstractmethod
     def read(self, name: str, start: int, size_bytes: int) -> bytes | None:
-        """So many bytes of an object, fewer only at its end; None if there is no such object."""
+        """So many bytes of an object, fewer only at its end, before which `start` lies; None if there is no such object."""
 
     @abstractmethod
     def objects(self, prefix: str) -> Iterator[StoredObject]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from replog.client.archive_reading import ArchivedObject
 from replog.client.archives import Archives, OpenedArchive
 from replog.client.ledgers import Ledgers
 from replog.client.metastore_trust import check_metastore
@@ -90,7 +91,8 @@ async def _audited(
     problems = []
     for name, each in objects:
         try:
-            sizes.append(await read_back(archive, each.name, each.size_bytes))
+            await read_back(ArchivedObject(archive, name, each.size_bytes))
+            sizes.append(each.size_bytes)
         except ArchiveError as error:
             problems.append(ArchiveProblem(ledger_id, name.first_entry_id, name.last_entry_id, str(error)))
     for lacking in _lacking([name for name, _ in objects], first, last):

@@ -11,10 +11,11 @@ import hashlib
 import attrs
 import trio
 
+from replog.client.archive_reading import ArchivedObject
 from replog.client.archives import Archives, OpenedArchive
 from replog.client.ledgers import Ledgers
 from replog.client.scan import LedgerScan
-from replog.errors import ArchiveError, ReplogError
+from replog.errors import ReplogError
 from replog.protocol.archived import ObjectName
 from replog.protocol.archiving import LedgerArchiving, archivable
 from replog.protocol.copies import all_fixed_fragments
@@ -119,7 +120,9 @@ class Archiver:
             machine.entries_read(batch.first_entry_id, batch.last_entry_id, batch.stored_batches)
         elif isinstance(effect, PutObject):
             await archive.call(archive.store.put, effect.name, effect.data)
-            await read_back(archive, effect.name, len(effect.data))
+            name = ObjectName.parse(effect.name)
+            assert name is not None, "an object has a name of its own form"
+            await read_back(ArchivedObject(archive, name, len(effect.data)))
             machine.object_stored()
         elif isinstance(effect, WriteMetadata | ReadMetadata):
             if isinstance(effect, WriteMetadata):
@@ -183,19 +186,11 @@ class Archiver:
         raise archive.problem("; ".join([problem, *dict.fromkeys(words)]) + ". Recall them again")
 
 
-async def read_back(archive: OpenedArchive, name: str, size_bytes: int | None = None) -> int:
-    """Reads all of an object, and compares it with the digest in its name; returns its size. Raises `ArchiveError`."""
-    parsed = ObjectName.parse(name)
-    assert parsed is not None, "an object has a name of its own form"
-    digest, length = hashlib.sha256(), 0
-    while True:
-        piece = await archive.call(archive.store.read, name, length, _READ_BACK_BYTES)
-        if piece is None:
-            raise archive.problem(f"object {name} is missing")
-        await archive.call(digest.update, piece)
-        length += len(piece)
-        if len(piece) < _READ_BACK_BYTES:
-            break
-    if digest.hexdigest() != parsed.digest or size_bytes not in (None, length):
-        raise ArchiveError(archive.store.shown(), f"object {name} has {length} other bytes than were written")
-    return length
+async def read_back(read: ArchivedObject) -> None:
+    """Reads all of an object, and compares it with the digest in its name. Raises `ArchiveError`."""
+    digest = hashlib.sha256()
+    for start in range(0, read.size_bytes, _READ_BACK_BYTES):
+        piece = await read.read(start, min(_READ_BACK_BYTES, read.size_bytes - start))
+        await read.archive.call(digest.update, piece)
+    if digest.hexdigest() != read.name.digest:
+        raise read.problem("it has other bytes than were written: put it back as it was")

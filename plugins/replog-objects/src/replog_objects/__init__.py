@@ -1,4 +1,4 @@
-"""Metadata and back-ups of replog in a bucket of object storage, over obstore: `objects:s3://BUCKET/PREFIX`,
+"""Metadata, back-ups and archives of replog in a bucket of object storage, over obstore: `objects:s3://BUCKET/PREFIX`,
 `s3://BUCKET/PREFIX`.
 
 This module is cheap to import: obstore is imported when something is opened.
@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from replog.abc import BackupPlace, Metastore
+from replog.abc import Archive, BackupPlace, Metastore
 from replog.hookspecs import Backend, hookimpl
-from replog_objects.options import BackupOptions, ObjectsOptions, Target
+from replog_objects.options import ArchiveOptions, BackupOptions, ObjectsOptions, Target
+
+_KINDS = {
+    "s3": "a bucket of S3",
+    "gs": "a bucket of Google",
+    "az": "a container of Azure",
+    "memory": "a bucket in this process",
+}
 
 
 def open_metastore(rest: str, options: ObjectsOptions) -> Metastore:
@@ -28,18 +35,28 @@ def open_backup_place(scheme: str, rest: str, options: BackupOptions) -> BackupP
     return BucketPlace(Target.parse(f"{scheme}://{rest}"), options)
 
 
+def open_archive(scheme: str, rest: str, options: ArchiveOptions) -> Archive:
+    """The archive that a URL names. Raises `ConfigError`."""
+    from replog_objects.archives import BucketArchive
+
+    return BucketArchive(Target.parse(f"{scheme}://{rest}"), options)
+
+
 @hookimpl
 def replog_backup_places() -> Sequence[Backend[BackupPlace]]:
     """Offers "s3", "gs" and "az", and "memory" for tests."""
-    kinds = {
-        "s3": "a bucket of S3",
-        "gs": "a bucket of Google",
-        "az": "a container of Azure",
-        "memory": "a bucket in this process",
-    }
     return [
         Backend(scheme, partial(open_backup_place, scheme), BackupOptions, summary=f"{kind}: {scheme}://BUCKET/PREFIX")
-        for scheme, kind in kinds.items()
+        for scheme, kind in _KINDS.items()
+    ]
+
+
+@hookimpl
+def replog_archives() -> Sequence[Backend[Archive]]:
+    """Offers "s3", "gs" and "az", and "memory" for tests."""
+    return [
+        Backend(scheme, partial(open_archive, scheme), ArchiveOptions, summary=f"{kind}: {scheme}://BUCKET/PREFIX")
+        for scheme, kind in _KINDS.items()
     ]
 
 

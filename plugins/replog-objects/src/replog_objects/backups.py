@@ -21,7 +21,7 @@ from obstore import exceptions
 from replog.abc import BackupPlace, ReadFile, WrittenFile
 from replog.errors import BackupDamagedError, BackupError
 from replog_objects.options import BackupOptions, Target
-from replog_objects.requests import Conflict, Effect, RequestFailed, Tag, failing, is_elsewhere, open_store, tag_of
+from replog_objects.requests import Conflict, RequestFailed, Tag, failing, is_elsewhere, open_store, retried, tag_of
 
 Answer = TypeVar("Answer")
 
@@ -204,17 +204,11 @@ class BucketPlace(BackupPlace):
                 raise Conflict from None
 
     def _retried(self, ask: Callable[[], Answer]) -> Answer:
-        """Asks again where obstore does not: after an answer that was cut. Raises `BackupError`."""
-        end_s, pause_s = time.monotonic() + self._timeout_s, 0.1
-        while True:
-            try:
-                with failing():
-                    return ask()
-            except RequestFailed as error:
-                if error.effect is Effect.NONE or time.monotonic() + pause_s > end_s:
-                    raise self.problem(error) from None
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 2.0)
+        """Raises `BackupError`."""
+        try:
+            return retried(ask, self._timeout_s)
+        except RequestFailed as error:
+            raise self.problem(error) from None
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:

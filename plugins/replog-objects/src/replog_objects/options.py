@@ -53,6 +53,19 @@ class BackupOptions:
         _check_endpoint(self.endpoint)
 
 
+@attrs.frozen(kw_only=True)
+class ArchiveOptions:
+    """Options of an archive in a bucket. `endpoint` and `region`: as of the metastore. `timeout_s`: for one request, with all its
+    attempts, each of which has a third of it; an object is 64 MiB."""
+
+    endpoint: str = ""
+    region: str = ""
+    timeout_s: float = attrs.field(default=180.0, validator=_ABOVE_ZERO)
+
+    def __attrs_post_init__(self) -> None:
+        _check_endpoint(self.endpoint)
+
+
 def _check_endpoint(endpoint: str) -> None:
     if endpoint and not re.fullmatch(r"https?://[^/@?#\s]+/?", endpoint):
         # The value is not repeated: it may have a password in it.

@@ -11,9 +11,10 @@ import enum
 import http.client
 import re
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -220,6 +221,20 @@ def failing() -> Iterator[None]:
     else:
         return
     raise failure  # outside: the store's own words must not come along as its context
+
+
+def retried(ask: Callable[[], Answer], timeout_s: float) -> Answer:
+    """Asks again where obstore does not: after an answer that was cut. Raises `RequestFailed`."""
+    end_s, pause_s = time.monotonic() + timeout_s, 0.1
+    while True:
+        try:
+            with failing():
+                return ask()
+        except RequestFailed as error:
+            if error.effect is Effect.NONE or time.monotonic() + pause_s > end_s:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 2.0)
 
 
 def _failure(error: Exception) -> RequestFailed:
