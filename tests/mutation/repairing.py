@@ -192,8 +192,8 @@ MUTANTS = (
         "own-copies-dropped",
         "F5",
         "protocol/releasing.py",
-        "if bookie_id in fragment.ensemble:",
-        "if bookie_id in fragment.ensemble[:-1]:",
+        "if bookie_id in fragment.ensemble and not fragment.archive:",
+        "if bookie_id in fragment.ensemble[:-1] and not fragment.archive:",
         "a bookie drops what the record names it for",
     ),
     _mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutation import (
+    archives,
     backup,
     bookie,
     chunks,
@@ -33,6 +34,7 @@ SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
     "machine": machine.MUTANTS,
     "members": members.MUTANTS,
     "back-ups": backup.MUTANTS,
+    "archives": archives.MUTANTS,
     "metrics": metrics.MUTANTS,
     "bookie": bookie.MUTANTS,
     "faces": faces.MUTANTS,

@@ -20,9 +20,11 @@ from replog.protocol.digest import DigestType
 from replog.protocol.messages import CopyRequest, Request
 from replog.protocol.quorum import Quorum
 from replog.records.paths import NEXT_LEDGER_ID_KEY, ledger_key_path
+from replog.repair.archiver import Archiver
+from replog.testing.faults import Fault
 from tests.archiving import URL, MemoryArchive, held, release, with_archive
 from tests.interleaving import Between
-from tests.kit import Cluster, cluster, read_log
+from tests.kit import Cluster, cluster, read_ledger, read_log
 from tests.went_back import put_back, snapshot_of
 
 QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=5.0, roll_entries=10)
@@ -420,3 +422,118 @@ async def test_unbounded_log_archives_its_closed_terms(autojump_clock: trio.test
 async def entry(log: replog.LogWriter, data: bytes) -> bytes:
     await log.append(data)
     return data
+
+
+async def test_open_reader_goes_on_when_its_ledger_is_archived(autojump_clock: trio.testing.MockClock) -> None:
+    """It knows an older record: bookies deny the next entry, and the record is read again. And the other way round."""
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client, segments=1, entries=8)
+            await client.admin.add_archive(URL)
+            (ledger_id, *_) = await ledger_ids(client)
+            async with client.open_ledger(ledger_id) as reader:
+                assert await reader.read(0, 1) == data[:2]
+                await client.admin.archive_log("log")
+                await release(world)
+                assert await reader.read(2, 3) == data[2:4]
+                async with client.open_ledger(ledger_id) as another:
+                    await client.admin.recall_log("log")
+                    store.contents = {"cookie": store.contents["cookie"]}
+                    assert await another.read(4, 7) == data[4:]
+
+
+async def test_ledger_with_index_chunks_is_archived_and_recalled(autojump_clock: trio.testing.MockClock) -> None:
+    """Rule M4: most of its fragments are in chunks, which are written again."""
+    async with cluster(4) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client, client.create_ledger(unbounded=True) as writer:
+            data = []
+            for number in range(80):
+                data.append(b"%d" % number)
+                await writer.append(data[-1])
+                await writer.roll()
+            record = await client.ledger_metadata(writer.ledger_id)
+            assert len(record.fragments) == 81
+            await client.admin.add_archive(URL)
+            archive_id = (await client.admin.archives())[0].archive_id
+            archiver = archiver_of(client)
+            assert (await archiver.archive(writer.ledger_id, archive_id, b"")).fragments == 80
+            assert len(store.objects_here) == 80
+            await release(world)
+            await writer.append(b"80")
+            async with client.open_ledger(writer.ledger_id) as reader:
+                assert await reader.read(0, 79) == data
+                assert await reader.read(41, 41) == [b"41"]
+            assert (await archiver.recall(writer.ledger_id, b"")).fragments == 80
+            await client.trim_ledger(writer.ledger_id, before=3)
+            store.contents.clear()
+            assert await read_ledger(client, writer.ledger_id) == [*data[3:], b"80"]
+
+
+async def test_l7_trimming_a_ledger_deletes_objects(autojump_clock: trio.testing.MockClock) -> None:
+    """Rule L7, for the fragments of an unbounded ledger."""
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client, client.create_ledger(unbounded=True) as writer:
+            for number in range(4):
+                await writer.append(b"%d" % number)
+                await writer.roll()
+            await client.admin.add_archive(URL)
+            archive_id = (await client.admin.archives())[0].archive_id
+            await archiver_of(client).archive(writer.ledger_id, archive_id, b"")
+            assert len(store.objects_here) == 4
+            await client.trim_ledger(writer.ledger_id, before=2)
+            assert len(store.objects_here) == 2
+            assert await read_ledger(client, writer.ledger_id) == [b"2", b"3"]
+
+
+def archiver_of(client: replog.Client) -> Archiver:
+    opened = client._opened
+    reader = opened.ledgers.context.archive_reader
+    assert reader is not None
+    return Archiver(opened.ledgers, opened.repairer, reader.archives)
+
+
+@pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.CONFLICT])
+async def test_m1_lost_answers_of_the_metastore_are_settled(
+    autojump_clock: trio.testing.MockClock, fault: Fault
+) -> None:
+    async with cluster(3) as world:
+        with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client, segments=1)
+            await client.admin.add_archive(URL)
+            world.metastore.fail_next("put", fault, under="ledgers/")
+            assert (await client.admin.archive_log("log")).fragments == 1
+            assert not world.metastore.planned()
+            await release(world)
+            assert await read_log(client) == data
+            world.metastore.fail_next("put", fault, under="ledgers/")
+            await client.admin.recall_log("log")
+            assert not world.metastore.planned()
+            await release(world)
+            assert await read_log(client) == data
+            assert (await client.admin.audit()).under_replicated == 0
+
+
+async def test_two_archive_one_log_and_one_copy_is_named(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as one, world.client(QUICK) as other:
+            data = await write(one)
+            await one.admin.add_archive(URL)
+            moved: list[int] = []
+
+            async def archive(client: replog.Client) -> None:
+                moved.append((await client.admin.archive_log("log")).fragments)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(archive, one)
+                nursery.start_soon(archive, other)
+            assert sum(moved) == 3
+            await release(world)
+            store.clock_s += 25 * 3600
+            await one.admin.collect_archives()
+            assert len(store.objects_here) == 3
+            assert await read_log(other) == data

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import attrs
 
 from replog.errors import ReplogError
-from replog.protocol.archived import BATCHES_MAX, OBJECT_BYTES_MAX, pack
+from replog.protocol.archived import BATCHES_MAX, OBJECT_BYTES_MAX
 from replog.protocol.batch import Batch
 from replog.protocol.copies import FixedFragment, all_fixed_fragments, fixed_fragments
 from replog.protocol.effects import Failed, Finished, PutObject, ReadEntries
@@ -72,7 +72,6 @@ class LedgerArchiving(LedgerMachine):
         self.is_overtaken = False  # another client changed the fragment: look again
         self._stage = _Stage.NEW
         self._fragment = fragment
-        self._copy = copy
         self._archive = f"{archive_id}/{copy}"
         self._batches: dict[int, Batch] = {}  # of the next object, by their first entries
         self._gathered_bytes = 0
@@ -128,11 +127,10 @@ class LedgerArchiving(LedgerMachine):
     def _store(self) -> None:
         last = self._next - 1
         assert self._object_first <= last, "an object has entries"
-        batches = list(self._batches.values())
-        name, data = pack(self.metadata.ledger_id, self._copy, self._object_first, last, batches)
+        batches = tuple(self._batches.values())
         self.archived_bytes += self._gathered_bytes
         self._storing += 1
-        self.effects.append(PutObject(name, data))
+        self.effects.append(PutObject(self._object_first, last, batches))
         self._object_first = self._next
         # A batch that has more is in the next object, too: whoever wants an entry reads one object.
         is_all = self._next > self._fragment.last_entry_id

@@ -123,10 +123,12 @@ class ReadEntries:
 
 @attrs.define
 class PutObject:
-    """Create this object in the archive, and read back what the store has. Answer: `object_stored`."""
+    """Create the object of these entries in the archive (`archived.pack`), and read back what the store has. Answer:
+    `object_stored`."""
 
-    name: str
-    data: bytes
+    first_entry_id: int
+    last_entry_id: int
+    batches: tuple[Batch, ...]
 
 
 @attrs.define

@@ -16,7 +16,7 @@ from replog.client.archives import Archives, OpenedArchive
 from replog.client.ledgers import Ledgers
 from replog.client.scan import LedgerScan
 from replog.errors import ReplogError
-from replog.protocol.archived import ObjectName
+from replog.protocol.archived import pack
 from replog.protocol.archiving import LedgerArchiving, archivable
 from replog.protocol.copies import all_fixed_fragments
 from replog.protocol.effects import Effect, Failed, PutObject, ReadEntries, ReadMetadata, WriteMetadata
@@ -119,10 +119,10 @@ class Archiver:
                 batch = batch.through(effect.last_entry_id)
             machine.entries_read(batch.first_entry_id, batch.last_entry_id, batch.stored_batches)
         elif isinstance(effect, PutObject):
-            await archive.call(archive.store.put, effect.name, effect.data)
-            name = ObjectName.parse(effect.name)
-            assert name is not None, "an object has a name of its own form"
-            await read_back(ArchivedObject(archive, name, len(effect.data)))
+            entries = effect.first_entry_id, effect.last_entry_id
+            name, data = await archive.call(pack, machine.metadata.ledger_id, copy, *entries, effect.batches)
+            await archive.call(archive.store.put, str(name), data)
+            await read_back(ArchivedObject(archive, name, len(data)))
             machine.object_stored()
         elif isinstance(effect, WriteMetadata | ReadMetadata):
             if isinstance(effect, WriteMetadata):
