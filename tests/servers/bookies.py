@@ -5,6 +5,7 @@ All of them are in one process, reached by TCP; metadata is in LMDB, which sever
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,9 @@ class Bookies(Server):
         self.metastore = metastore or f"lmdb:{directory / 'metadata'}"
         command = [sys.executable, "-m", "tests.servers.bookies", str(directory), str(count), self.metastore, storage]
         self.directory = directory
-        super().__init__("bookies", command, directory, {"PYTHONPATH": str(_ROOT)})
+        super().__init__(
+            "bookies", command, directory, {"PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])}
+        )
 
     def start(self) -> None:
         """Returns when all of them serve."""
