@@ -23,7 +23,7 @@ from replog.records.paths import NEXT_LEDGER_ID_KEY, ledger_key_path
 from replog.repair.archiver import Archiver
 from replog.testing.faults import Fault
 from tests.archiving import URL, MemoryArchive, held, release, with_archive
-from tests.interleaving import Between
+from tests.interleaving import Between, each_place
 from tests.kit import Cluster, cluster, read_ledger, read_log
 from tests.went_back import put_back, snapshot_of
 
@@ -537,3 +537,54 @@ async def test_two_archive_one_log_and_one_copy_is_named(autojump_clock: trio.te
             await one.admin.collect_archives()
             assert len(store.objects_here) == 3
             assert await read_log(other) == data
+
+
+async def as_admin(world: Cluster, verb: str) -> None:
+    async with world.client(QUICK) as client:
+        if verb == "archive":
+            await client.admin.archive_log("log")
+        elif verb == "recall":
+            await client.admin.recall_log("log")
+        elif verb == "repair":
+            await client.admin.repair()
+        elif verb == "trim":
+            await client.trim_log("log", before=replog.Position(2, 0))
+        else:
+            await release(world)
+
+
+@pytest.mark.parametrize(
+    ("verb", "meanwhile"),
+    [("archive", "archive"), ("archive", "trim"), ("recall", "release"), ("recall", "recall"), ("recall", "repair")],
+)
+async def test_f5_other_verbs_amid_archiving_lose_nothing(
+    autojump_clock: trio.testing.MockClock, verb: str, meanwhile: str
+) -> None:
+    """Rules F5 and F6: between any two calls of the metastore another client does something, and bookies drop what they may."""
+
+    async def race(make: Callable[[Cluster], Between]) -> Between:
+        async with cluster(3) as world:
+            with_archive(world)
+            async with world.client(QUICK) as client:
+                data = await write(client, segments=1, entries=3)
+                await client.admin.add_archive(URL)
+                if verb == "recall":
+                    await client.admin.archive_log("log")
+                    await release(world)
+            between = make(world)
+            async with world.client(QUICK, metastore=between) as client:
+
+                async def both() -> None:
+                    await as_admin(world, meanwhile)
+                    await release(world)
+
+                between.meanwhile = both
+                await (client.admin.archive_log("log") if verb == "archive" else client.admin.recall_log("log"))
+            await release(world)
+            async with world.client(QUICK) as client:
+                assert await read_log(client) == data[3 * (meanwhile == "trim" and between.has_run) :]
+                assert (await client.admin.audit()).under_replicated == 0
+                assert (await client.admin.audit_archives()).problems == ()
+            return between
+
+    await each_place(race)
