@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from replog.config import BookieOptions, ClientOptions
     from replog.errors import ClosedError, ConfigError, FencedError, ReplogError, TransientError
     from replog.log.cursor import Cursor
-    from replog.log.log_options import LogOptions, Retention
+    from replog.log.log_options import Archiving, LogOptions, Retention
     from replog.log.log_reader import LogReader
     from replog.log.log_writer import LogWriter
     from replog.log.record_batches import Record, RecordBatch
@@ -52,7 +52,7 @@ else:
             "replog.config": ["BookieOptions", "ClientOptions"],
             "replog.errors": ["ClosedError", "ConfigError", "FencedError", "ReplogError", "TransientError"],
             "replog.log.cursor": ["Cursor"],
-            "replog.log.log_options": ["LogOptions", "Retention"],
+            "replog.log.log_options": ["Archiving", "LogOptions", "Retention"],
             "replog.log.log_reader": ["LogReader"],
             "replog.log.log_writer": ["LogWriter"],
             "replog.log.record_batches": ["Record", "RecordBatch"],
@@ -69,6 +69,7 @@ else:
     )
 
 __all__ = [
+    "Archiving",
     "BookieConfig",
     "BookieOptions",
     "Client",

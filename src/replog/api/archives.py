@@ -23,7 +23,7 @@ async def archive_log(
 ) -> MovedEntries:
     """As `Admin.archive_log`."""
     end = None if before is None else Position.parse(before)
-    ledger_ids, archiver = await _wholly_before(opened, name, end), _archiver(opened)
+    ledger_ids, archiver = await _wholly_before(opened, name, end), archiver_of(opened)
     archive_id = await _one(known(opened), archive)
     moved = MovedEntries()
     for ledger_id in ledger_ids:
@@ -36,7 +36,7 @@ async def archive_log(
 
 async def recall_log(opened: OpenClient, name: str, password: bytes) -> MovedEntries:
     """As `Admin.recall_log`."""
-    archiver, moved = _archiver(opened), MovedEntries()
+    archiver, moved = archiver_of(opened), MovedEntries()
     for ledger_id in await _wholly_before(opened, name, None):
         try:
             moved += await archiver.recall(ledger_id, password)
@@ -45,7 +45,8 @@ async def recall_log(opened: OpenClient, name: str, password: bytes) -> MovedEnt
     return moved
 
 
-def _archiver(opened: OpenClient) -> Archiver:
+def archiver_of(opened: OpenClient) -> Archiver:
+    """What moves entries, of a client's cluster."""
     return Archiver(opened.ledgers, opened.repairer, known(opened))
 
 

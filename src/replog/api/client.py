@@ -6,7 +6,7 @@ Few clients use its groups of verbs and state machines. They are named by their 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
 
 from replog import api
@@ -27,7 +27,7 @@ from replog.log.log_options import LogOptions, Retention, with_given
 from replog.log.log_reader import LogReader, started
 from replog.log.log_summaries import LogSummaries, LogSummary
 from replog.log.log_writer import LogWriter
-from replog.log.retention import enforced, retain
+from replog.log.retention import enforced, retain, while_leading
 from replog.log.since import reader_since, time_ns_of
 from replog.log.takeover import lead, take_over
 from replog.protocol.digest import DigestType
@@ -200,6 +200,7 @@ class Client:
         async with (
             await take_over(name, wanted, opened.ledgers, opened.log_driver, opened.nursery) as writer,
             enforced(writer, wanted.retention, opened.ledgers, opened.log_driver, opened.cursors),
+            self._archiving(writer, wanted),
         ):
             yield writer
 
@@ -222,8 +223,19 @@ class Client:
         async with (
             lead(name, wanted, opened.ledgers, opened.log_driver, opened.nursery) as writer,
             enforced(writer, wanted.retention, opened.ledgers, opened.log_driver, opened.cursors),
+            self._archiving(writer, wanted),
         ):
             yield writer
+
+    def _archiving(self, writer: LogWriter, options: LogOptions) -> AbstractAsyncContextManager[None]:
+        """Archives what these options say beside a leader."""
+        if (policy := options.archive) is None:
+            return nullcontext()
+        # Imported here: few clients archive.
+        from replog.api.archiving import archive_always
+
+        opened = self._opened
+        return while_leading(writer, lambda: archive_always(writer.name, policy, options.password, opened))
 
     def _log_options(self, verb: str, options: LogOptions | None, quorum: Quorum | None, password: bytes) -> LogOptions:
         check_types(verb, options=(options, LogOptions))

@@ -1,4 +1,5 @@
-"""How a log is written: `LogOptions`, and what it keeps: `Retention`. Invalid values are refused where the options are made."""
+"""How a log is written: `LogOptions`, what it keeps: `Retention`, and what it keeps elsewhere: `Archiving`. Invalid values are
+refused where the options are made."""
 
 from __future__ import annotations
 
@@ -37,10 +38,34 @@ class Retention:
             )
 
 
+@attrs.frozen
+class Archiving:
+    """What a log's leader moves into the archive at this URL: closed segments that ended longer ago than `after`, or behind which
+    there are `after_bytes` of payload. Raises `ConfigError` if neither is given, or one is impossible."""
+
+    url: str
+    after: timedelta | None = attrs.field(default=None, kw_only=True)
+    after_bytes: int | None = attrs.field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        check_types("Archiving", url=(self.url, str))
+        if self.after is None and self.after_bytes is None:
+            raise ConfigError("nothing says what to archive: give after= or after_bytes=; nothing was archived")
+        if self.after is not None and (not isinstance(self.after, timedelta) or self.after < timedelta(0)):
+            raise ConfigError(f"after={self.after!r} must be a timedelta, and not negative; nothing was archived")
+        if self.after_bytes is not None:
+            check_number("after_bytes", self.after_bytes, 0)
+
+    @property
+    def kept(self) -> Retention:
+        """The limits within which segments stay with bookies."""
+        return Retention(age=self.after, size_bytes=self.after_bytes)
+
+
 @attrs.frozen(kw_only=True)
 class LogOptions:
-    """How a log is written. All but `ledgers` and `retention` concern the ledgers that this writer creates; None takes what the
-    client's options say.
+    """How a log is written. All but `ledgers`, `retention` and `archive` concern the ledgers that this writer creates; None takes
+    what the client's options say.
 
     - `quorum`: on how many bookies entries are stored.
     - `password`: bytes; without it a client can neither read, write nor fence them.
@@ -51,6 +76,7 @@ class LogOptions:
     - `ledgers`: with "unbounded" takeovers go on with the log's last ledger, if that is unbounded, as those are that
       the log gets from now on (L9); with "bounded" each leader has ledgers of its own.
     - `retention`: the writer drops other entries every minute; obstacles are logged.
+    - `archive`: the writer moves older segments into this archive, every minute; failures are logged.
     - `compression`: with "zstd" batches are stored compressed where that saves an eighth; readers need `replog[zstd]`,
       too. "none" never compresses.
 
@@ -63,10 +89,11 @@ class LogOptions:
     durability: str | None = None
     ledgers: str | None = None
     retention: Retention | None = None
+    archive: Archiving | None = None
     compression: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        check_types("LogOptions", retention=(self.retention, Retention))
+        check_types("LogOptions", retention=(self.retention, Retention), archive=(self.archive, Archiving))
         if self.ledgers not in (None, *LEDGER_KINDS):
             raise ConfigError(
                 f"ledgers={self.ledgers!r}: the ledgers of a log are {' or '.join(map(repr, LEDGER_KINDS))}"

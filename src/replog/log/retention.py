@@ -17,7 +17,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -94,9 +94,23 @@ async def enforced(
     if retention is None:
         yield
         return
-    async with open_service_nursery() as nursery:
-        nursery.start_soon(_enforce, writer, retention, ledgers, driver, cursors)
+    async with while_leading(writer, lambda: _enforce(writer, retention, ledgers, driver, cursors)):
         yield
+
+
+@asynccontextmanager
+async def while_leading(writer: LogWriter, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Does this beside the leader of a log while the context lasts, unless the writer has ended."""
+    async with open_service_nursery() as nursery:
+        nursery.start_soon(_work, writer, work)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _work(writer: LogWriter, work: Callable[[], Awaitable[None]]) -> None:
+    async with open_service_nursery() as nursery:
+        nursery.start_soon(_cancel_when_ended, writer, nursery.cancel_scope)
+        await work()
         nursery.cancel_scope.cancel()
 
 
@@ -104,30 +118,27 @@ async def _enforce(
     writer: LogWriter, retention: Retention, ledgers: Ledgers, driver: LogDriver, cursors: CursorCatalog
 ) -> None:
     told: object = None  # the cursor, or the clocks, that were named last as what keeps something
-    with trio.CancelScope() as scope:
-        async with open_service_nursery() as nursery:
-            nursery.start_soon(_cancel_when_ended, writer, scope)
-            while True:
-                try:
-                    await retain(writer.name, retention, ledgers, driver, cursors)
-                    told = None
-                except TrimBlockedError as error:
-                    if told != error.cursor_name:
-                        told = error.cursor_name
-                        _log.warning("log %r: a cursor keeps more than its retention does: %s", writer.name, error)
-                except ClockMismatchError as error:
-                    if told != (error.segment, error.bookies):
-                        told = error.segment, error.bookies
-                        _log.warning("log %r keeps more than its retention does: %s", writer.name, error)
-                except LogNotFoundError:
-                    return  # the client that deleted it has deposed this writer
-                except ReplogError as error:
-                    _log.warning("log %r: its retention could not be enforced; tried again: %s", writer.name, error)
-                await trio.sleep(ledgers.options.retention_interval_s)
+    while True:
+        try:
+            await retain(writer.name, retention, ledgers, driver, cursors)
+            told = None
+        except TrimBlockedError as error:
+            if told != error.cursor_name:
+                told = error.cursor_name
+                _log.warning("log %r: a cursor keeps more than its retention does: %s", writer.name, error)
+        except ClockMismatchError as error:
+            if told != (error.segment, error.bookies):
+                told = error.segment, error.bookies
+                _log.warning("log %r keeps more than its retention does: %s", writer.name, error)
+        except LogNotFoundError:
+            return  # the client that deleted it has deposed this writer
+        except ReplogError as error:
+            _log.warning("log %r: its retention could not be enforced; tried again: %s", writer.name, error)
+        await trio.sleep(ledgers.options.retention_interval_s)
 
 
 async def _cancel_when_ended(writer: LogWriter, scope: trio.CancelScope) -> None:
-    """Only the leader of a log decides on its retention."""
+    """Only the leader of a log decides on its retention, and on what it archives."""
     await writer._wait_background_ended()
     scope.cancel()
 
