@@ -14,7 +14,7 @@ MUTANTS = (
         "objects-not-read-back",
         "F5",
         "repair/archiver.py",
-        "            await read_back(ArchivedObject(archive, name, len(data)))\n",
+        "            await read_back(stored)\n",
         "",
         "bookies drop their copies although the store has other bytes",
     ),

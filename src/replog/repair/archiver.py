@@ -23,7 +23,7 @@ from replog.protocol.effects import Effect, Failed, PutObject, ReadEntries, Read
 from replog.protocol.filling import Filled, LedgerFilling
 from replog.repair.repairer import Repairer
 
-_READ_BACK_BYTES = 8 << 20
+_READ_BACK_BYTES = 32 << 20
 # A copy that is older than this is not named any more: it is collected when it is twice as old.
 NAMED_FOR_S = 12 * 3600.0
 _TRIES_MAX = 4  # of one fragment whose record another client changes
@@ -122,7 +122,9 @@ class Archiver:
             entries = effect.first_entry_id, effect.last_entry_id
             name, data = await archive.call(pack, machine.metadata.ledger_id, copy, *entries, effect.batches)
             await archive.call(archive.store.put, str(name), data)
-            await read_back(ArchivedObject(archive, name, len(data)))
+            stored = ArchivedObject(archive, name, len(data))
+            del data  # it may be large, and is compared by its digest
+            await read_back(stored)
             machine.object_stored()
         elif isinstance(effect, WriteMetadata | ReadMetadata):
             if isinstance(effect, WriteMetadata):
