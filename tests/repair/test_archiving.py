@@ -588,3 +588,20 @@ async def test_f5_other_verbs_amid_archiving_lose_nothing(
             return between
 
     await each_place(race)
+
+
+async def test_recall_finds_an_object_again_once_it_is_put_back(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log")
+            await release(world)
+            name = store.objects_here[0]
+            body = store.contents.pop(name)
+            with pytest.raises(ArchiveError, match=r"entries 0 to 4 of ledger \d+ stay archived"):
+                await client.admin.recall_log("log")
+            store.contents[name] = body
+            assert (await client.admin.recall_log("log")).fragments == 3
+            assert await read_log(client) == data

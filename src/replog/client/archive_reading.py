@@ -133,7 +133,8 @@ class ArchiveReader:
         return found
 
     async def ranges(self, ledger_id: int, archive: str) -> list[tuple[int, int, int]]:
-        """The entries that a copy has: first, last and stride of each batch. Raises `ArchiveError`."""
+        """The entries that a copy has now: first, last and stride of each batch. Raises `ArchiveError`."""
+        self._copies.pop((ledger_id, archive), None)
         found: list[tuple[int, int, int]] = []
         for each in await self.objects(ledger_id, archive):
             index = await self.index(each)

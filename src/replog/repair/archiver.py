@@ -160,10 +160,9 @@ class Archiver:
             metadata, version = await self._ledgers.records.get_head(ledger_id, at=first_entry_id)
             fixed = all_fixed_fragments(metadata)
             archived = next((each for each in fixed if each.first_entry_id == first_entry_id), None)
+            # It was trimmed, or another client was faster.
             if archived is None or not archived.archive:
-                return MovedEntries(
-                    0, min(1, copied_bytes), copied_bytes
-                )  # it was trimmed, or another client was faster
+                return MovedEntries(0, min(1, copied_bytes), copied_bytes)
             bookies = await self._repairer.bookies()
             chosen = await self._repairer.relocation.without(metadata, archived, bookies, archived.ensemble)
             machine = LedgerFilling(
