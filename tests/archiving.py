@@ -9,7 +9,6 @@ from typing import TypeVar
 import trio
 
 from replog.abc import Archive, StoredObject
-from replog.bookie.releasing import Releasing
 from replog.errors import ArchiveError
 from replog.hookspecs import Backend, NoOptions, hookimpl
 from replog.registry import Registry
@@ -114,7 +113,7 @@ async def release(world: Cluster) -> None:
     """Has all bookies drop what records say is not theirs."""
     for bookie in world.bookies:
         if bookie.served is not None:
-            await Releasing(bookie.server, world.metastore).run()
+            await bookie.served.collect_garbage()
 
 
 def held(world: Cluster, ledger_id: int) -> int:

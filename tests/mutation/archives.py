@@ -90,4 +90,12 @@ MUTANTS = (
         "",
         "an operator is asked to accept a loss that is none",
     ),
+    _mutant(
+        "bookies-hinder-each-other",
+        "F5",
+        "bookie/releasing.py",
+        "            for _ in range(_TRIES_MAX):",
+        "            for _ in range(1):",
+        "of bookies that drop archived copies at once, all but one keep theirs until their next garbage collection",
+    ),
 )

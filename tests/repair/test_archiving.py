@@ -211,6 +211,19 @@ async def read_all(client: replog.Client, password: bytes = b"") -> list[bytes]:
         return [record.data async for record in reader]
 
 
+async def test_bookies_drop_archived_copies_within_seconds(autojump_clock: trio.testing.MockClock) -> None:
+    """They are told, and one that is not told finds out at its next garbage collection."""
+    async with cluster(3) as world:
+        with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log")
+            await trio.sleep(3)
+            assert [held(world, each) for each in (await ledger_ids(client))[:3]] == [0, 0, 0]
+            assert await read_log(client) == data
+
+
 async def test_recall_without_room_keeps_the_archive(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world:
         with_archive(world)

@@ -1,8 +1,10 @@
-"""Ledgers that clients say they have deleted: the bookie looks them up soon, instead of at its next garbage collection (B6).
+"""Ledgers that clients say they have deleted, or archived: the bookie looks them up soon, instead of at its next garbage
+collection (B6).
 
-A hint proves nothing. Only a ledger that is stored here, and that the metastore then says is absent, is dropped, and
-only while the bookie does not doubt its metastore (B6a). Hints are advice: they are bounded in number, looked up at a
-bounded rate for all senders together, and may be lost. The next garbage collection finds what they would have found.
+A hint proves nothing. Only a ledger that is stored here, and that the metastore then says is absent, is dropped, or what its
+record then gives to an archive or to others (F5); and only while the bookie does not doubt its metastore (B6a). Hints are
+advice: they are bounded in number, looked up at a bounded rate for all senders together, and may be lost. The next garbage
+collection finds what they would have found.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import trio
 
 from replog.abc import Metastore
 from replog.bookie.garbage import DROPS_MAX, drop_absent
+from replog.bookie.releasing import Releasing
 from replog.bookie.server import BookieServer
 from replog.errors import MetastoreError, StorageError
 from replog.protocol.mutations import DELETED_TERM
@@ -27,18 +30,24 @@ class DeletionHints:
     were dropped."""
 
     def __init__(
-        self, server: BookieServer, metastore: Metastore, collecting: trio.Lock, dropped: Callable[[], None]
+        self,
+        server: BookieServer,
+        metastore: Metastore,
+        collecting: trio.Lock,
+        releasing: Releasing,
+        dropped: Callable[[], None],
     ) -> None:
         self.heard = 0  # since the start
         self._server = server
         self._metastore = metastore
         self._collecting = collecting
+        self._releasing = releasing
         self._dropped = dropped
         self._waiting: dict[int, None] = {}  # a set that keeps its order
         self._wanted = trio.Event()
 
     def hear(self, ledger_id: int) -> None:
-        """A client says that it has deleted this ledger."""
+        """A client says that it has deleted this ledger, or archived some of it."""
         self.heard += 1
         if len(self._waiting) < WAITING_MAX:
             self._waiting[ledger_id] = None
@@ -71,5 +80,7 @@ class DeletionHints:
     async def _look_up(self, ledger_ids: list[int]) -> None:
         if ledger_ids:
             await self._server.guard.look()
-            if await drop_absent(ledger_ids, self._server, self._metastore):
+            dropped = await drop_absent(ledger_ids, self._server, self._metastore)
+            if dropped:
                 self._dropped()
+            await self._releasing.look([each for each in ledger_ids if each not in dropped])

@@ -74,7 +74,7 @@ class Maintenance:
         self._looking = trio.Lock()
         self._counts = _Counts()
         self._releasing = Releasing(server, metastore)
-        self.hints = DeletionHints(server, metastore, self._collecting, lambda: self._dropped.set())
+        self.hints = DeletionHints(server, metastore, self._collecting, self._releasing, lambda: self._dropped.set())
 
     def start(self) -> None:
         """Starts the scheduled work."""

@@ -6,6 +6,8 @@ metastore that went back (B6a).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from replog.abc import Metastore, StoredRange
@@ -19,6 +21,7 @@ from replog.runtime.resting import Rests
 
 LEDGERS_AT_A_PASS = 1000  # by the clock: each costs one read of the metastore
 _AT_ONCE = 8
+_TRIES_MAX = 8  # as many bookies have most ensembles at most
 
 
 class Releasing:
@@ -41,37 +44,54 @@ class Releasing:
         if ledgers_max is not None and len(here) > ledgers_max:
             following = [each for each in here if each > self._after][:ledgers_max]
             here = following or here[:ledgers_max]
-        await for_each(self._release_and_rest, here, _AT_ONCE)
+
+        async def look(ledger_id: int) -> None:
+            await self._release_and_rest(ledger_id)
+
+        await for_each(look, here, _AT_ONCE)
         self._after = here[-1] if here else -1
 
-    async def _release_and_rest(self, ledger_id: int) -> None:
-        began_s = trio.current_time()
-        await self._release(ledger_id)
-        await self._rests.after(began_s)
+    async def look(self, ledger_ids: Sequence[int]) -> None:
+        """Looks at these ledgers, which are stored here. Raises as `run`. Where other bookies do the same at this moment, it
+        looks again: of those that write a record at once, one succeeds."""
 
-    async def _release(self, ledger_id: int) -> None:
+        async def look(ledger_id: int) -> None:
+            for _ in range(_TRIES_MAX):
+                if await self._release_and_rest(ledger_id):
+                    return
+
+        await for_each(look, ledger_ids, _AT_ONCE)
+
+    async def _release_and_rest(self, ledger_id: int) -> bool:
+        began_s = trio.current_time()
+        is_settled = await self._release(ledger_id)
+        await self._rests.after(began_s)
+        return is_settled
+
+    async def _release(self, ledger_id: int) -> bool:
+        """False if another client changed the record meanwhile: then nothing was dropped."""
         key = ledger_key_path(ledger_id)
         try:
             metadata, found = await read_whole_ledger(self._metastore.get, ledger_id)
         except KeyNotFoundError:
-            return  # garbage collection drops all of it
+            return True  # garbage collection drops all of it
         stamps = {each.stamp for each in await self._stored(ledger_id)} if metadata.is_unbounded else ()
         ranges = foreign_ranges(metadata, self._bookie.bookie_id, stamps)
         if not ranges or self._bookie.filling.was_filled(ledger_id):
             self._kept.pop(ledger_id, None)
-            return
+            return True
         marks = await self._bookie.call(lambda: self._bookie.storage.marks(ledger_id))
         if marks is not None and marks.fence_term > metadata.term:
-            return  # the record is from an old back-up: a newer one, if it is found, may name this bookie
+            return True  # the record is from an old back-up: a newer one, if it is found, may name this bookie
         if marks is not None and marks.key not in (None, metadata.stored_key):
-            return  # the record is of another creation of this id (M5)
+            return True  # the record is of another creation of this id (M5)
         if marks is not None and metadata.revision < marks.revision and self._bookie.guard.knows_revisions(ledger_id):
-            return  # the record went back: one that this bookie was told of may name it
+            return True  # the record went back: one that this bookie was told of may name it
         release = Release(ranges)
         found_here = pieces(release, await self._stored(ledger_id))
         # To drop it once more would change nothing but the version of the record, at each pass.
         if not found_here or found_here == self._kept.get(ledger_id):
-            return
+            return True
         with self._bookie.filling.releasing(ledger_id, release):
             try:
                 # Unchanged: it proves that the record read is current, and a client that read it before can no longer
@@ -80,7 +100,7 @@ class Releasing:
                 await self._bookie.guard.check()
                 for each in pieces(release, await self._stored(ledger_id)):
                     if not release.may_drop():
-                        return
+                        return True
                     # Shielded, because the release is over only when no drop is under way.
                     with trio.CancelScope(shield=True):
                         await self._bookie.drop(ledger_id, each)
@@ -88,9 +108,10 @@ class Releasing:
                 self._kept.pop(ledger_id, None)
                 if left := pieces(release, await self._stored(ledger_id)):
                     self._kept[ledger_id] = left
-            except (VersionConflictError, KeyNotFoundError, MetastoreUncertainError):
+            except (VersionConflictError, KeyNotFoundError, MetastoreUncertainError) as error:
                 # Somebody changed the record, or may have: nothing is proven.
-                return
+                return not isinstance(error, VersionConflictError)
+        return True
 
     async def _stored(self, ledger_id: int) -> list[StoredRange]:
         return list(await self._bookie.call(lambda: self._bookie.storage.ranges(ledger_id)))

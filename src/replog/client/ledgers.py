@@ -378,7 +378,7 @@ def check_password(password: object) -> None:
 
 
 async def tell_deleted(metadata: LedgerMetadata, connections: Connections, options: ClientTuning) -> None:
-    """Tell all bookies of this deleted ledger, so that they look soon whether it still exists (B6).
+    """Tell all bookies of this deleted or archived ledger, so that they look soon what of it is still theirs (B6).
 
     Returns when the hint was sent to those that can be connected to without much waiting. If cancelled, some do not get it."""
     bookie_ids = dict.fromkeys(each for fragment in metadata.fragments for each in fragment.ensemble)

@@ -184,7 +184,7 @@ class AdminCommand(enum.IntEnum):
     COMPACT = 3  # where most is gained
     COMPACT_ALL = 4
     SCRUB = 5
-    LEDGER_DELETED = 6  # a hint: look soon whether this ledger still exists (B6). Clients may send it
+    LEDGER_DELETED = 6  # a hint: look soon what of this ledger is still this bookie's (B6). Clients may send it
     CONFIRM_METASTORE = 7  # the metastore is right as it is, after a restore (B6a)
 
 

@@ -13,7 +13,7 @@ import trio
 
 from replog.client.archive_reading import ArchivedObject
 from replog.client.archives import Archives, OpenedArchive
-from replog.client.ledgers import Ledgers
+from replog.client.ledgers import Ledgers, tell_deleted
 from replog.client.scan import LedgerScan
 from replog.errors import ReplogError
 from replog.protocol.archived import pack
@@ -62,6 +62,8 @@ class Archiver:
         moved = MovedEntries()
         for fragment in archivable(metadata):
             moved += await self._archive(ledger_id, fragment.first_entry_id, archive, password)
+        if moved.fragments:
+            await tell_deleted(metadata, self._ledgers.context.connections, self._ledgers.options)
         return attrs.evolve(moved, ledgers=min(1, moved.fragments))
 
     async def _archive(
