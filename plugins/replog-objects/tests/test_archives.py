@@ -13,7 +13,6 @@ from bad_proxy import PASSING, Fault, bad_proxy
 from s3_server import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Bucket
 
 import replog
-from replog.bookie.releasing import Releasing
 from replog.client import archive_reading
 from replog.errors import ArchiveError, ArchiveUnreadableError, ConfigError
 from replog.protocol import archiving
@@ -52,7 +51,7 @@ async def entries_of(client: replog.Client) -> list[bytes]:
 async def release(client: replog.Client) -> None:
     """Has the embedded bookies drop what is archived."""
     for each in client.bookies:
-        await Releasing(each.server, client._opened.ledgers.records.metastore).run()
+        await each.collect_garbage()
 
 
 @asynccontextmanager
