@@ -2,7 +2,7 @@
 
 from tests.mutation.table import SourceMutant
 
-_TESTS = ("tests/repair/test_archiving.py",)
+_TESTS = ("tests/repair/test_archiving.py", "tests/repair/test_archived_ledgers.py")
 
 
 def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:

@@ -46,7 +46,7 @@ async def recall_log(opened: OpenClient, name: str, password: bytes) -> MovedEnt
 
 
 def archiver_of(opened: OpenClient) -> Archiver:
-    """What moves entries, of a client's cluster."""
+    """The archiver of a client's cluster."""
     return Archiver(opened.ledgers, opened.repairer, known(opened))
 
 

@@ -1,8 +1,7 @@
 """Reads archived entries: finds the object that has an entry, and reads ahead of scans.
 
 A scan gets its bytes in blocks of 8 MiB, some of which are read before they are asked for. Blocks and indexes stay in a cache
-whose size is bounded. Whoever wants only some entries has just their batches read: the listing of the copy, the index and one
-range.
+whose size is bounded. A read of a few entries reads only their batches: the listing of the copy, the index and one range.
 """
 
 from __future__ import annotations

@@ -138,8 +138,8 @@ class Archives:
         return self._opened.setdefault(archive_id, opened)
 
     async def delete_copies(self, ledger_id: int, copies: Iterable[str]) -> None:
-        """Deletes the objects of copies that no record names any more, each as a fragment named it. What fails, or takes too
-        long, is left to `collect_archives`."""
+        """Deletes the objects of copies that no record names any more, each as a fragment named it. Objects that cannot be
+        deleted in time are left to `collect_archives`."""
         with trio.move_on_after(_DELETING_S):
             try:
                 for each in copies:

@@ -40,8 +40,8 @@ class Retention:
 
 @attrs.frozen
 class Archiving:
-    """What a log's leader moves into the archive at this URL: closed segments that ended longer ago than `after`, or behind which
-    there are `after_bytes` of payload. Raises `ConfigError` if neither is given, or one is impossible."""
+    """Archiving by a log's leader, into the archive at this URL: of closed segments that ended longer ago than `after`, or behind
+    which there are `after_bytes` of payload. Raises `ConfigError` if neither is given, or one is impossible."""
 
     url: str
     after: timedelta | None = attrs.field(default=None, kw_only=True)
