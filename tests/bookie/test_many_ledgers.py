@@ -9,5 +9,5 @@ LEDGERS = 10_000
 
 def test_ten_thousand_ledgers_in_use_are_kept() -> None:
     server = BookieServer(MemoryStorage(), BookieOptions(storage="memory"), lambda _event: None)
-    found = [server._ledger(each) for each in range(1, LEDGERS + 1)]
-    assert all(server._ledger(each) is ledger for each, ledger in enumerate(found, start=1))
+    found = [server.ledger(each) for each in range(1, LEDGERS + 1)]
+    assert all(server.ledger(each) is ledger for each, ledger in enumerate(found, start=1))

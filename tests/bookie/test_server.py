@@ -32,6 +32,7 @@ from replog.protocol.messages import (
     Request,
     Response,
     Status,
+    WatchRequest,
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.mutations import DELETED_TERM, PutBatch, SetMarks
@@ -339,6 +340,23 @@ async def test_a_wrong_key_neither_writes_fences_nor_reads(is_instant: bool) -> 
         ):
             assert (await served.ask(request)).status is Status.UNAUTHORIZED
         assert (await served.ask(add(a_batch(1)))).status is Status.OK
+
+
+@each_kind
+async def test_a_watch_shows_the_stored_key_instead_of_the_key(is_instant: bool) -> None:
+    """M5, B7: a transport whose readers show no key vouches for the ledger by what the bookie stored for that."""
+    async with serving(is_instant=is_instant) as served:
+        await served.ask(add(a_batch()))
+        assert (
+            await served.ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, proof_of(0, ledger_id=1)))
+        ).status is Status.OK
+        stored = served.server.ledger(1).stored_key
+        assert stored is not None
+        found = await served.ask(WatchRequest(0, 1, b"", -1, 1000, stored_key=stored))
+        assert (found.status, found.last_add_confirmed) == (Status.OK, 0)
+        for wrong in (WatchRequest(0, 1, b"", -1, 0), WatchRequest(0, 1, b"", -1, 0, stored_key=bytes(32))):
+            assert (await served.ask(wrong)).status is Status.UNAUTHORIZED
+        assert (await served.ask(WatchRequest(0, 1, KEY, -1, 0))).status is Status.OK
 
 
 async def test_a_damaged_copy_is_unknown_and_never_absent() -> None:

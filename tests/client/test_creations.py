@@ -60,7 +60,7 @@ async def test_reader_asks_the_next_bookie_about_another_creation(
         async with world.client() as client:
             await client.recover_ledger(ledger_id)
         for bookie in world.bookies[1:]:
-            known = bookie.server._ledger(ledger_id)
+            known = bookie.server.ledger(ledger_id)
             # As if this bookie had been given another creation's first entries, before it was restored.
             known.stored_key, known._shown_key = b"x" * 32, None
         async with world.client(QUICK) as client:

@@ -159,6 +159,21 @@ def test_settling_finds_every_overlap() -> None:
     assert settle_add(striped, [striped, batch_of(18, [b"x"], stride=5)]) is Status.OK
 
 
+def test_an_entry_comes_again_under_another_header_where_that_is_the_same() -> None:
+    """T3: what makes two copies the same is for the bookie's transport to say; the stored one is named first."""
+    stored, again = batch_of(0, [b"x"], confirmed=-1), batch_of(0, [b"x"], stride=2)
+    compared: list[tuple[Batch, Batch]] = []
+
+    def is_same(one: Batch, other: Batch) -> bool:
+        compared.append((one, other))
+        return one.payloads() == other.payloads()
+
+    assert settle_add(again, [stored]) is Status.CONFLICT
+    assert settle_add(again, [stored], is_same) is Status.OK
+    assert settle_add(batch_of(0, [b"y"]), [stored], is_same) is Status.CONFLICT
+    assert [one for one, _ in compared] == [stored, stored]
+
+
 def test_answers_name_mark_and_term() -> None:
     """R2: a fence's answer reports the highest mark, from headers and explicit ones alike."""
     bookie = Bookie()

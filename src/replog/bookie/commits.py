@@ -36,6 +36,7 @@ from replog.bookie.kernel_commits import KernelCommits
 from replog.bookie.queue import CommitQueue
 from replog.config.bookie import BookieTuning
 from replog.errors import StorageError
+from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie
 from replog.protocol.messages import Response
 from replog.runtime.event_loop import soon_from_any_thread
@@ -50,13 +51,17 @@ class GroupCommit:
     """The queue before one storage, and the thread behind it.
 
     `failed` is called in the trio thread when a commit failed: with the error, and whether works accepted before are
-    void: then the machines that accepted them must be made again."""
+    void: then the machines that accepted them must be made again. `is_same` is as in `settle_add`."""
 
     def __init__(
-        self, calls: StorageCalls, options: BookieTuning, failed: Callable[[StorageError, bool], None]
+        self,
+        calls: StorageCalls,
+        options: BookieTuning,
+        failed: Callable[[StorageError, bool], None],
+        is_same: Callable[[Batch, Batch], bool],
     ) -> None:
         self._clock_s = calls.threads.clock_s
-        self.committer = Committer(calls.storage, self._clock_s)
+        self.committer = Committer(calls.storage, self._clock_s, is_same)
         self.queued_bytes = 0
         self.answer_latencies = LatencyHistogram()  # of each group: from accepting its first work to answering
         self._calls = calls

@@ -157,14 +157,16 @@ def _failure(error: StorageError) -> Outcome:
 
 
 class Committer:
-    """Commits groups to one storage, wherever commits are made. `clock_s` is the clock of threads."""
+    """Commits groups to one storage, wherever commits are made. `clock_s` is the clock of threads; `is_same` is as in
+    `settle_add`."""
 
-    def __init__(self, storage: Storage, clock_s: Callable[[], float]) -> None:
+    def __init__(self, storage: Storage, clock_s: Callable[[], float], is_same: Callable[[Batch, Batch], bool]) -> None:
         self.storage = storage
         self.commits = 0
         self.commit_s = 0.0  # of the last one
         self.commit_latencies = LatencyHistogram()  # of each call to the storage
         self._clock_s = clock_s
+        self._is_same = is_same
         self._ended_epoch = -1  # nothing of this epoch, or of one before it, is committed any more
         self._ended_by: StorageError | None = None
 
@@ -296,7 +298,7 @@ class Committer:
         assert isinstance(accepted.request, AddRequest), "only entries may be stored already"
         batch = accepted.request.batch
         try:
-            status = settle_add(batch, self._stored(batch))
+            status = settle_add(batch, self._stored(batch), self._is_same)
             problem = f"other bytes than those of {batch!r} are stored for one of its entries"
         except StorageUncertainError as error:
             status, problem = Status.UNKNOWN, str(error)
@@ -315,7 +317,7 @@ class Committer:
         for entry_id in dict.fromkeys((batch.first_entry_id, batch.last_entry_id)):
             with suppress(StorageUncertainError):
                 found += self.storage.read(batch.ledger_id, entry_id, batch.stamp, 1)[:1]
-        return Status.CONFLICT if settle_add(batch, found) is Status.CONFLICT else None
+        return Status.CONFLICT if settle_add(batch, found, self._is_same) is Status.CONFLICT else None
 
     def _stored(self, batch: Batch) -> list[Batch]:
         """The stored batches of a batch's identities. Looks at its ends first: a difference there decides."""

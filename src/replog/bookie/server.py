@@ -29,6 +29,7 @@ from replog.config import BookieOptions
 from replog.config.bookie import tuned
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
+from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest, is_of_writer
 from replog.protocol.messages import (
     MESSAGE_BYTES,
@@ -61,10 +62,16 @@ _URGENT_BYTES_MAX = 1 << 20  # of fences and the like, that wait beside a full q
 
 
 class BookieServer:
-    """Serves one storage. `observe` gets an event when the storage fails or has no space. Use it as the handler of a transport's
-    listener, while `running` is open."""
+    """Serves one storage. `observe` gets an event when the storage fails or has no space. `is_same` says whether a stored batch
+    is the one that comes again (`settle_add`). Use it as the handler of a transport's listener, while `running` is open."""
 
-    def __init__(self, storage: Storage, options: BookieOptions, observe: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        options: BookieOptions,
+        observe: Callable[[Event], None],
+        is_same: Callable[[Batch, Batch], bool] = Batch.__eq__,
+    ) -> None:
         self.storage = storage
         options = self.options = tuned(options)
         self.calls = StorageCalls(storage)
@@ -77,9 +84,9 @@ class BookieServer:
         self._observe = observe
         self.doubt = Doubt(storage)
         self._ledgers: dict[int, LedgerOnBookie] = {}
-        self._commits = GroupCommit(self.calls, options, self._commit_failed)
+        self._commits = GroupCommit(self.calls, options, self._commit_failed, is_same)
         self.filling = Filling()
-        self._reads = PlainReads(self.calls, options, self.traffic, self._ledger, self.storage_raised, self.filling)
+        self._reads = PlainReads(self.calls, options, self.traffic, self.ledger, self.storage_raised, self.filling)
         self.administrators = Administrators()
         self.guard = MetastoreGuard(
             storage, self.call, self.mode, lambda request, reply: self.handle((request,), reply)
@@ -150,7 +157,7 @@ class BookieServer:
             reply([Response(request.request_id, Status.TOO_BUSY, detail=detail)])
             return
         try:
-            ledger = self._ledgers.get(request.ledger_id) or self._ledger(request.ledger_id)
+            ledger = self._ledgers.get(request.ledger_id) or self.ledger(request.ledger_id)
         except StorageError as error:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
             return
@@ -177,14 +184,15 @@ class BookieServer:
         if not self.mode.is_read_only or not isinstance(request, AddRequest) or request.recovery:
             return None
         try:
-            ledger = self._ledger(request.ledger_id)
+            ledger = self.ledger(request.ledger_id)
         except StorageError as error:
             return Response(request.request_id, Status.UNKNOWN, detail=str(error))
         if request.term < ledger.fence_term or ledger.is_foreign(request.key):
             return None
         return Response(request.request_id, Status.READ_ONLY, detail=str(self.space.error))
 
-    def _ledger(self, ledger_id: int) -> LedgerOnBookie:
+    def ledger(self, ledger_id: int) -> LedgerOnBookie:
+        """The machine of a ledger, made if need be. Raises `StorageError`."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             # Only an idle machine may be forgotten: others are ahead of the disk.
@@ -206,7 +214,7 @@ class BookieServer:
         `StorageError`. If cancelled, it happens all the same."""
         if self.failure is not None:
             raise self.failure
-        ledger = self._ledger(ledger_id)
+        ledger = self.ledger(ledger_id)
 
         def dropped() -> None:
             if entries is None:
@@ -220,7 +228,7 @@ class BookieServer:
         """Fences a ledger, durably, as its record says (B8). Raises `StorageError`. If cancelled, it happens all the same."""
         if self.failure is not None:
             raise self.failure
-        ledger = self._ledger(ledger_id)
+        ledger = self.ledger(ledger_id)
         if not await _is_committed(self._commits, ledger, ledger.fence(term), lambda: None):
             raise self.failure or StorageFullError(f"bookie {self.bookie_id}: ledger {ledger_id} could not be fenced")
 

@@ -34,6 +34,7 @@ from replog.protocol.messages import (
     RecoveryReadRequest,
     Response,
     Status,
+    WatchRequest,
     WriteLastAddConfirmedRequest,
     ledger_awaited,
 )
@@ -359,7 +360,8 @@ class LedgerOnBookie:
     def refuse_read(self, request: ReadRequest | ReadLastAddConfirmedRequest | RangesRequest) -> Response | None:
         """Why a plain read is refused, or None. It carries no term and fences nothing (T1, D1)."""
         if _is_by_role(request):
-            assert isinstance(request, CopyReadRequest | RangesRequest), "of plain reads, only these are made by role"
+            by_role = CopyReadRequest | RangesRequest | WatchRequest
+            assert isinstance(request, by_role), "of plain reads, only these are made by role"
             is_refused = self._is_of_another_creation(request.stored_key)
         else:
             is_refused = self.is_foreign(request.key)
@@ -395,7 +397,7 @@ def is_of_writer(request: OrderedRequest) -> bool:
 
 def _is_by_role(request: object) -> bool:
     """True for requests that a repairer may send without the ledger's key; the transport has checked that it is one (B7)."""
-    return isinstance(request, CopyRequest | CopyReadRequest | RangesRequest) and not request.key
+    return isinstance(request, CopyRequest | CopyReadRequest | RangesRequest | WatchRequest) and not request.key
 
 
 def _drop_of(ledger_id: int, entries: ForeignRange) -> DropEntries:
@@ -409,13 +411,18 @@ def _key_to_store(request: OrderedRequest) -> bytes:
     return stored_ledger_key(request.key)
 
 
-def settle_add(batch: Batch, stored: Sequence[Batch]) -> Status | None:
+def settle_add(
+    batch: Batch, stored: Sequence[Batch], is_same: Callable[[Batch, Batch], bool] = Batch.__eq__
+) -> Status | None:
     """Decides on a batch, given the stored batches of its identities (T3): None to store it, OK if it is stored
-    already, CONFLICT if other bytes are. Nothing is ever stored over."""
+    already, CONFLICT if another one is. Nothing is ever stored over.
+
+    `is_same(stored, batch)` says whether two batches of one identity are the same: if their bytes are, unless their writers
+    resend an entry with another header."""
     overlapping = [other for other in stored if other.stamp == batch.stamp and _overlap(other, batch)]
     if not overlapping:
         return None
-    return Status.OK if all(other.data == batch.data for other in overlapping) else Status.CONFLICT
+    return Status.OK if all(is_same(other, batch) for other in overlapping) else Status.CONFLICT
 
 
 def read_answer(

@@ -164,6 +164,14 @@ class ReadLastAddConfirmedRequest:
 
 
 @attrs.define
+class WatchRequest(ReadLastAddConfirmedRequest):
+    """Asks for the last add confirmed like `ReadLastAddConfirmedRequest`, without a `key`: for a transport whose readers show
+    none. `stored_key` is as in `CopyReadRequest`. No wire of replog carries it."""
+
+    stored_key: bytes = b""
+
+
+@attrs.define
 class WriteLastAddConfirmedRequest:
     """Remember the last add confirmed that `proof` proves, though no entry carries it yet (W5, R11)."""
 

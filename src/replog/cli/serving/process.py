@@ -70,7 +70,7 @@ class _Process:
             nursery.start_soon(_watch_writable, bookie, self._logs.log)
             self._say_what_is_served(bookie)
             # Only now: systemd starts what depends on the bookie, which must find it announced.
-            _notify("READY=1")
+            notify("READY=1")
             await self.leaving.asked()
         self._bookies = ()
 
@@ -139,7 +139,7 @@ class Leaving:
             signal.signal(each, signal.SIG_DFL)
         self._asked_at_s = time.monotonic()
         self._log.info("leaving", signal=signal.Signals(number).name)
-        _notify("STOPPING=1")
+        notify("STOPPING=1")
         self._asked.set()
         if not self.was_served:
             self.beginning.cancel()
@@ -159,7 +159,7 @@ class Leaving:
         return {"leave_s": round(time.monotonic() - self._asked_at_s, 3)}
 
 
-def _notify(state: str) -> None:
+def notify(state: str) -> None:
     """Tell a supervisor such as systemd `READY=1` or `STOPPING=1`. Never waits; does nothing without a listener."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
