@@ -49,7 +49,7 @@ MAY_CATCH_EVERYTHING: dict[str, str] = {
 CLIENTS = {"replog-bookkeeper"}
 SHELLS = {
     f"replog.{each}"
-    for each in ("aio", "blocking", "cli", "client", "config", "metastores", "records", "registry", "runtime")
+    for each in ("aio", "blocking", "bookie", "cli", "client", "config", "metastores", "records", "registry", "runtime")
 }
 SEAMS = {"replog.errors", "replog.protocol", "replog.abc", "replog.hookspecs", "replog.testing"}
 

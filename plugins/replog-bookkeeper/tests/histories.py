@@ -1,8 +1,8 @@
 """Histories of one ledger each, in which Java's client and this one write, fence, recover, close and read it, while bookies
 are killed and stopped. Each follows from its seed. At its end both kinds of readers must agree on the last entry and on every
-byte, and no confirmed entry may be missing.
+byte, and no confirmed entry may be missing. Some of the bookies may be replog's.
 
-    python plugins/replog-bookkeeper/tests/histories.py --count 200 --seed 1
+    python plugins/replog-bookkeeper/tests/histories.py --count 200 --seed 1 --python-bookies 3
 """
 
 from __future__ import annotations
@@ -402,9 +402,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--python-bookies", type=int, default=0, help=f"so many of the {BOOKIES}")
     given = parser.parse_args()
+    of_python = given.python_bookies
     with tempfile.TemporaryDirectory(prefix="histories-") as directory:
-        with java_bookies.cluster(Path(directory), BOOKIES) as cluster:
+        with java_bookies.cluster(Path(directory), BOOKIES - of_python, python_bookies=of_python) as cluster:
             outcomes = run_histories(
                 cluster, range(given.seed, given.seed + given.count), lambda line: print(line, flush=True)
             )

@@ -6,10 +6,12 @@ A bookie serves some 3 s after its start, and has 200 MB; so do the programs tha
 from __future__ import annotations
 
 import hashlib
+import json
 import queue
 import random
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ SOURCES = Path(__file__).parent / "java"
 HOW = (
     "type: make servers, which has Maven (Debian: maven) copy them; and javac comes with Debian's default-jdk-headless"
 )
+_LOGGING, _TALKATIVE = "log4j2.properties", "talkative.properties"
 _SERVING = b"Started component bookie-server"
 _STARTING_S = 90.0
 _ANSWER_S = 90.0
@@ -75,6 +78,7 @@ class Java:
 
     directory: Path
     is_optimized: bool = False  # whether it is fast in the end, and not at the start
+    logging: str = _LOGGING
 
     @classmethod
     def compiled(cls, directory: Path, *, is_optimized: bool = False) -> Java:
@@ -82,21 +86,22 @@ class Java:
         jars = f"{programs.jars('bookkeeper')}/*"
         sources = [str(path) for path in sorted(SOURCES.glob("*.java"))]
         subprocess.run(["javac", "-cp", jars, "-d", str(directory / "classes"), *sources], check=True, timeout=120)
-        (directory / "log4j2.properties").write_text(LOGGING)
+        (directory / _LOGGING).write_text(LOGGING)
+        (directory / _TALKATIVE).write_text(LOGGING.replace("=WARN", "=INFO").replace("SYSTEM_ERR", "SYSTEM_OUT"))
         return cls(directory, is_optimized)
 
     def command(self, *arguments: str) -> list[str]:
         """Java with these flags, the name of a class and its arguments."""
         class_path = f"{programs.jars('bookkeeper')}/*:{self.directory / 'classes'}"
-        logging = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}"
+        logging = f"-Dlog4j2.configurationFile={self.directory / self.logging}"
         # Native libraries are unpacked there, and stay if the process is killed.
         temporary = f"-Djava.io.tmpdir={self.directory}"
         flags = _FLAGS if self.is_optimized else (*_FLAGS, *_QUICK_START)
         return ["java", *flags, temporary, logging, "-cp", class_path, *arguments]
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, within_s: float = 120.0) -> str:
         """Runs a program to its end; returns what it printed."""
-        done = subprocess.run(self.command(*arguments), check=False, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(self.command(*arguments), check=False, capture_output=True, text=True, timeout=within_s)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -143,6 +148,49 @@ class JavaBookie:
         self.server.kill()
 
 
+class PythonBookie:
+    """A bookie of replog's, in a process of its own, as `JavaBookie` is: its port and directory stay however often it dies."""
+
+    def __init__(self, directory: Path, number: int, uri: str, storage: str) -> None:
+        self.port = free_port()
+        self.bookie_id = ""  # known when it serves
+        own = directory / f"python-{number}"
+        own.mkdir(parents=True)
+        arguments = ["--metastore", uri, "--data", str(own / "data"), "--listen", f"{HOST}:{self.port}"]
+        command = [
+            sys.executable,
+            "-m",
+            "replog.cli",
+            "bookkeeper",
+            "bookie",
+            *arguments,
+            "--storage",
+            storage,
+            "--json",
+        ]
+        self.server = Server(f"python-{number}", command, own, {})
+        self._served = 0
+
+    def launch(self) -> None:
+        """Starts the process, and does not wait until it serves."""
+        self._served = len(self._lines())
+        self.server.launch()
+
+    def wait_serving(self) -> None:
+        """Returns when it serves."""
+        self.server.wait_until(lambda: len(self._lines()) > self._served, "it serves", _STARTING_S)
+        self.bookie_id = json.loads(self._lines()[-1])["bookie"]
+
+    def _lines(self) -> list[bytes]:
+        log = self.server.log_path
+        lines = log.read_bytes().splitlines() if log.exists() else []
+        return [line for line in lines if b'"event": "serving"' in line]
+
+    def kill(self) -> None:
+        """SIGKILL. Idempotent."""
+        self.server.kill()
+
+
 class Cluster:
     """Bookies, and the ZooKeeper that knows them."""
 
@@ -153,13 +201,18 @@ class Cluster:
         self.directory = directory
         self.uri = f"{scheme}://{server.address}{root}"
         self.zookeeper = server
-        self.bookies: list[JavaBookie] = []
+        self.bookies: list[JavaBookie | PythonBookie] = []
 
     def begin(self) -> None:
         """Makes the cluster's nodes, as an operator does."""
-        path = self.directory / "begin.conf"
+        self.shell("initnewcluster")
+
+    def shell(self, *arguments: str) -> str:
+        """Runs a command of `bookkeeper shell`, and returns what it says: it does so in its log."""
+        path = self.directory / "shell.conf"
         path.write_text(f"metadataServiceUri={self.uri}\n")
-        self.java.run("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(path), "initnewcluster")
+        java = attrs.evolve(self.java, logging=_TALKATIVE)
+        return java.run("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(path), *arguments)
 
     def start(self, count: int, **settings: object) -> None:
         """Starts so many more bookies, and returns when all serve."""
@@ -167,6 +220,14 @@ class Cluster:
         started = [
             JavaBookie(self.java, self.directory, each, self.uri, settings) for each in range(first, first + count)
         ]
+        self._start(started)
+
+    def start_python(self, count: int, storage: str = "files") -> None:
+        """Starts so many bookies of replog's, and returns when all serve."""
+        first = len(self.bookies) + 1
+        self._start([PythonBookie(self.directory, each, self.uri, storage) for each in range(first, first + count)])
+
+    def _start(self, started: Sequence[JavaBookie | PythonBookie]) -> None:
         self.bookies += started
         for each in started:
             each.launch()
@@ -253,14 +314,15 @@ def digest_of(payloads: Sequence[bytes]) -> str:
 
 
 @contextmanager
-def cluster(directory: Path, bookies: int, *, is_optimized: bool = False) -> Iterator[Cluster]:
-    """A cluster of its own, with so many bookies."""
+def cluster(directory: Path, bookies: int, *, python_bookies: int = 0, is_optimized: bool = False) -> Iterator[Cluster]:
+    """A cluster of its own, with so many of Java's bookies, and of replog's."""
     java = Java.compiled(directory, is_optimized=is_optimized)
     with zookeeper.zookeeper_blocking(directory) as server:
         found = Cluster(java, directory, server, f"/ledgers-{random.getrandbits(32):08x}")
         try:
             found.begin()
             found.start(bookies)
+            found.start_python(python_bookies)
             yield found
         finally:
             found.kill()

@@ -18,7 +18,7 @@ from replog_bookkeeper.schema import data
 
 SCHEME = "bookkeeper"  # of the endpoints that this client makes of a bookie's
 AVAILABLE, READ_ONLY, COOKIES = "available", "readonly", "cookies"
-_PROTOCOL = "bookie-rpc"
+PROTOCOL = "bookie-rpc"
 
 _log = logger("replog.bookkeeper")
 
@@ -42,7 +42,7 @@ def decode_bookie(bookie_id: str, value: bytes, *, read_only: bool) -> Bookie:
     except DecodeError as error:
         raise ValueError(f"{value[:60]!r}: {error}") from error
     for endpoint in info.endpoints:
-        if endpoint.protocol == _PROTOCOL:
+        if endpoint.protocol == PROTOCOL:
             return Bookie(bookie_id, f"{endpoint.host}:{endpoint.port}", read_only, "tls" in endpoint.extensions)
     return Bookie(bookie_id, _checked(bookie_id), read_only)
 

@@ -36,6 +36,7 @@ from replog_bookkeeper.client import Client, connect
 from replog_bookkeeper.digests import LedgerDigest
 from replog_bookkeeper.layouts import LEDGER_ID_MAX
 from replog_bookkeeper.metadata import LedgerRecord
+from replog_bookkeeper.serving.command import serve
 
 _VARIABLE = "REPLOG_BOOKKEEPER_METASTORE"
 _BOOKIES = (("bookie", -24), ("state", -10), ("address", -24), ("tls", -3))
@@ -43,6 +44,7 @@ _BOOKIES = (("bookie", -24), ("state", -10), ("address", -24), ("tls", -3))
 app = App(no_args_is_help=True, help="Look after ledgers of an Apache BookKeeper cluster, and its bookies.")
 ledgers = App(no_args_is_help=True, help="Look after ledgers.")
 app.add_typer(ledgers, name="ledger")
+app.command("bookie")(serve)
 
 Metastore = Annotated[
     str | None,

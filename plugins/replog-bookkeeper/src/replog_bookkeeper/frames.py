@@ -1,9 +1,13 @@
-"""Frames of BookKeeper's protocol, version 3: an int32 length, big-endian, and a protobuf message."""
+"""Frames of BookKeeper's protocol, version 3: an int32 length, big-endian, and a protobuf message.
+
+`request` and `decode` are the client's end, `Question` is a bookie's.
+"""
 
 from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Hashable
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -15,6 +19,7 @@ VERSION = 3
 HIGH_PRIORITY = 100
 _LENGTH = struct.Struct(">I")
 _HEADER_FIELD = 1
+_STATUS_TAG = b"\x10"  # field 2, a number
 
 
 class Operation(enum.IntEnum):
@@ -22,18 +27,27 @@ class Operation(enum.IntEnum):
 
     READ_ENTRY = 1
     ADD_ENTRY = 2
+    AUTHENTICATE = 5
     WRITE_CONFIRMED = 6
     READ_CONFIRMED = 7
+    BOOKIE_INFO = 8
     START_TLS = 9
+    FORCE_LEDGER = 10
+    LIST_ENTRIES = 11
+    BATCH_READ = 12  # of version 2 only
 
 
-# By operation: the field of a request and of a response that has its body, and the name of that in a response.
+# By operation: the number of the field that has the body of a request and of a response, and the names of these.
 _FIELDS = {
-    Operation.READ_ENTRY: (100, "readResponse"),
-    Operation.ADD_ENTRY: (101, "addResponse"),
-    Operation.WRITE_CONFIRMED: (103, "writeLacResponse"),
-    Operation.READ_CONFIRMED: (104, "readLacResponse"),
-    Operation.START_TLS: (106, "startTLSResponse"),
+    Operation.READ_ENTRY: (100, "readRequest", "readResponse"),
+    Operation.ADD_ENTRY: (101, "addRequest", "addResponse"),
+    Operation.AUTHENTICATE: (102, "authRequest", "authResponse"),
+    Operation.WRITE_CONFIRMED: (103, "writeLacRequest", "writeLacResponse"),
+    Operation.READ_CONFIRMED: (104, "readLacRequest", "readLacResponse"),
+    Operation.BOOKIE_INFO: (105, "getBookieInfoRequest", "getBookieInfoResponse"),
+    Operation.START_TLS: (106, "startTLSRequest", "startTLSResponse"),
+    Operation.FORCE_LEDGER: (107, "forceLedgerRequest", "forceLedgerResponse"),
+    Operation.LIST_ENTRIES: (108, "getListOfEntriesOfLedgerRequest", "getListOfEntriesOfLedgerResponse"),
 }
 
 
@@ -64,6 +78,11 @@ class Code(enum.IntEnum):
 
 
 _CODES = {int(code): code for code in Code}
+_WITHOUT_STATUS = (Operation.START_TLS, Operation.AUTHENTICATE)
+_BODIES = {
+    operation: wire["AuthMessage" if name == "authResponse" else f"{name[0].upper()}{name[1:]}"]
+    for operation, (_, _, name) in _FIELDS.items()
+}
 
 
 def code_of(number: int) -> Code:
@@ -76,8 +95,12 @@ def request(operation: Operation, transaction: int, body: Any, *, priority: int 
     header = wire["BKPacketHeader"](version=VERSION, operation=operation, txnId=transaction)
     if priority:
         header.priority = priority
+    return _framed(header, b"", operation, body)
+
+
+def _framed(header: Any, status: bytes, operation: Operation, body: Any) -> bytes:
     head, tail = header.SerializeToString(), body.SerializeToString()
-    parts = (_tag(_HEADER_FIELD, len(head)), head, _tag(_FIELDS[operation][0], len(tail)), tail)
+    parts = (_tag(_HEADER_FIELD, len(head)), head, status, _tag(_FIELDS[operation][0], len(tail)), tail)
     return b"".join((_LENGTH.pack(sum(map(len, parts))), *parts))
 
 
@@ -95,11 +118,12 @@ def _varint(number: int) -> bytes:
 
 
 class Answer:
-    """A decoded response: to which transaction, with what code, and its body, which is there if the code is OK."""
+    """A decoded response: to which transaction (in version 2: operation, ledger and entry), with what code, and its body, which
+    is there if the code is OK."""
 
     __slots__ = ("body", "code", "operation", "transaction")
 
-    def __init__(self, transaction: int, operation: Operation, code: Code, body: Any) -> None:
+    def __init__(self, transaction: Hashable, operation: Operation, code: Code, body: Any) -> None:
         self.transaction = transaction
         self.operation = operation
         self.code = code
@@ -116,14 +140,53 @@ def decode(data: bytes) -> Answer:
     field = _FIELDS.get(header.operation)
     if field is None:
         raise RemoteProtocolError(f"a response to operation {header.operation}, which was not asked for")
-    code, body = code_of(found.status), None
-    if found.HasField(field[1]):
-        body = getattr(found, field[1])
-        if code is Code.OK and header.operation != Operation.START_TLS:
+    code, body, name = code_of(found.status), None, field[2]
+    if found.HasField(name):
+        body = getattr(found, name)
+        if code is Code.OK and header.operation not in _WITHOUT_STATUS:
             code = code_of(body.status)  # a bookie may say OK of the request, and not of what it asked for
     elif code is Code.OK:
-        raise RemoteProtocolError(f"a response to operation {header.operation} without {field[1]}")
+        raise RemoteProtocolError(f"a response to operation {header.operation} without {name}")
     return Answer(header.txnId, Operation(header.operation), code, body)
+
+
+class Question:
+    """A request as a bookie gets it, of version 3. `body` is its message; None if it has none, or if that lacks a field.
+
+    Raises `RemoteProtocolError`, and nothing else, for bytes that are not a request: then no answer could name it."""
+
+    __slots__ = ("body", "is_known_version", "operation", "transaction")
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            found = wire["Request"].FromString(data)
+        except DecodeError as error:
+            raise RemoteProtocolError(f"{len(data)} bytes that are not a request of BookKeeper: {error}") from error
+        header = found.header
+        if not header.IsInitialized():
+            raise RemoteProtocolError("a request without operation or transaction")
+        self.operation: int = header.operation
+        self.transaction: int = header.txnId
+        self.is_known_version: bool = header.version == VERSION
+        self.body: Any = None
+        field = _FIELDS.get(header.operation)
+        if field is not None and found.HasField(field[1]):
+            body = getattr(found, field[1])
+            self.body = body if body.IsInitialized() else None
+
+    def answer(self, code: Code, **fields: Any) -> bytes:
+        """The frame of the answer: the code, and the message with these fields, if any are given."""
+        header = wire["BKPacketHeader"](version=VERSION, operation=self.operation, txnId=self.transaction)
+        status = _STATUS_TAG + _varint(code)
+        if not fields:
+            head = header.SerializeToString()
+            data: bytes = _tag(_HEADER_FIELD, len(head)) + head + status
+            return _LENGTH.pack(len(data)) + data
+        operation = Operation(self.operation)
+        body = _BODIES[operation](**fields)
+        if operation not in _WITHOUT_STATUS:
+            body.status = code
+        return _framed(header, status, operation, body)
 
 
 class Splitter:

@@ -5,7 +5,8 @@ It stands upon replog's own connection to ZooKeeper: its deadlines, its retries,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from kazoo.exceptions import BadVersionError, NoNodeError, NotEmptyError
@@ -13,7 +14,9 @@ from kazoo.exceptions import BadVersionError, NoNodeError, NotEmptyError
 from replog.abc import Metastore, Versioned
 from replog.errors import KeyExistsError, KeyNotFoundError, VersionConflictError
 from replog.metastores.zookeeper import requests
+from replog.metastores.zookeeper.announcing import Announcement
 from replog.metastores.zookeeper.calls import Call, within
+from replog.metastores.zookeeper.leftovers import Leftovers
 from replog.metastores.zookeeper.nodes import create_node, failed, good
 from replog.metastores.zookeeper.options import Place, ZooKeeperOptions
 from replog.metastores.zookeeper.paths import Paths
@@ -32,13 +35,28 @@ class LedgersRoot(Metastore):
         self._paths = Paths(place.chroot, options.layout)
         self._watches = Watches(lambda path: self._session.forget_watch(path))
         self._session = Session(place, options, self._watches.fired, self._watches.is_watched)
+        self._leftovers = Leftovers(self._session, self.run)
 
     def _path(self, key: str) -> str:
         return f"{self.place.chroot}/{key}" if key else self.place.chroot
 
     async def _run(self, key: str, work: Callable[[Call], Awaitable[Answer]]) -> Answer:
+        return await self.run(f"node {self._path(key)}", work)
+
+    async def run(self, what: str, work: Callable[[Call], Awaitable[Answer]], timeout_s: float | None = None) -> Answer:
+        """Does something with nodes, within `timeout_s`, or else the root's own deadline. Raises `MetastoreError`."""
         self._session.check_open()
-        return await within(self._session, self._timeout_s, f"node {self._path(key)}", work)
+
+        async def cleared(call: Call) -> Answer:
+            # Before each call: what is announced again must not be removed by what was left over.
+            await self._leftovers.clear(call)
+            return await work(call)
+
+        return await within(self._session, self._timeout_s if timeout_s is None else timeout_s, what, cleared)
+
+    def leave_over(self, removal: Callable[[Call], Awaitable[None]]) -> None:
+        """A node could not be removed while there was no connection: it is as soon as there is one."""
+        self._leftovers.add(removal)
 
     async def create(self, key: str, value: bytes) -> int:
         """Creates the node and returns its version. Raises `KeyExistsError`, `MetastoreUncertainError`."""
@@ -108,6 +126,14 @@ class LedgersRoot(Metastore):
         """The data of the nodes right below this one. BookKeeper's are ephemeral: they end with their bookie."""
         return {name: found.value for name, found in (await self.values(key)).items()}
 
+    @asynccontextmanager
+    async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
+        """Keeps an ephemeral node while the context is open: in each session that follows this one, too.
+
+        Raises `KeyExistsError` if it is another client's, `MetastoreError`."""
+        async with _Announced(self, self._session, self._paths, key, self._path(key), value).held():
+            yield
+
     async def next_number(self, prefix: str) -> int:
         """The number that ZooKeeper gives to the next node that begins so: nobody else gets it. The node is deleted again.
 
@@ -128,4 +154,21 @@ class LedgersRoot(Metastore):
 
     async def aclose(self) -> None:
         """Ends the session. Idempotent."""
+        self._leftovers.close()
         await self._session.aclose()
+
+
+class _Announced(Announcement):
+    """An ephemeral node with its data as it is. The nodes above it are BookKeeper's, and stay."""
+
+    def __init__(self, root: LedgersRoot, session: Session, paths: Paths, key: str, path: str, value: bytes) -> None:
+        super().__init__(root, session, paths, key, value)
+        self._path, self._data = path, value
+
+    async def _remove(self, call: Call) -> None:
+        stat = good(call, (await call.ask(requests.exists(self._path)))[-1])
+        # Of a later session it may belong to another client, and of an earlier one it is gone by itself.
+        if stat is not None and stat.ephemeralOwner == self._session.session_id:
+            removed = await call.change(requests.delete(self._path, stat.version))
+            if not failed(removed, NoNodeError, BadVersionError):
+                good(call, removed)

@@ -26,7 +26,7 @@ from replog_bookkeeper.metadata import LedgerRecord
 from replog_bookkeeper.nodes import LedgersRoot
 
 _LAYOUT = "LAYOUT"
-_INSTANCE = "INSTANCEID"
+INSTANCE = "INSTANCEID"
 _SHORT_ID_PREFIX, _LONG_IDS, _HIGH = "idgen/ID-", "idgen-long", "HOB-"
 _FLAT_ID_PREFIX = "ID-"
 _FIRST_HIGH = 1
@@ -65,7 +65,7 @@ class BookKeeperRecords(LedgerRecords):
     async def instance_id(self) -> str:
         """The name that the cluster was given when it was begun; "" if it has none. Raises `MetastoreError`."""
         try:
-            found = await self.read("reading the instance id", lambda: self._root.get(_INSTANCE))
+            found = await self.read("reading the instance id", lambda: self._root.get(INSTANCE))
         except KeyNotFoundError:
             return ""
         return found.value.decode(errors="replace")

@@ -31,6 +31,15 @@ message AddRequest
 5 optional int32 writeFlags
 100 optional int32 flag
 message StartTLSRequest
+message AuthMessage
+1 required string authPluginName
+2 required bytes payload
+message GetBookieInfoRequest
+1 optional int64 requested
+message ForceLedgerRequest
+1 required int64 ledgerId
+message GetListOfEntriesOfLedgerRequest
+1 required int64 ledgerId
 message WriteLacRequest
 1 required int64 ledgerId
 2 required int64 lac
@@ -58,21 +67,40 @@ message ReadLacResponse
 3 optional bytes lacBody
 4 optional bytes lastEntryBody
 message StartTLSResponse
+message GetBookieInfoResponse
+1 required int32 status
+2 optional int64 totalDiskCapacity
+3 optional int64 freeDiskSpace
+message ForceLedgerResponse
+1 required int32 status
+2 required int64 ledgerId
+message GetListOfEntriesOfLedgerResponse
+1 required int32 status
+2 required int64 ledgerId
+3 optional bytes availabilityOfEntriesOfLedger
 message Request
 1 required .BKPacketHeader header
 100 optional .ReadRequest readRequest
 101 optional .AddRequest addRequest
+102 optional .AuthMessage authRequest
 103 optional .WriteLacRequest writeLacRequest
 104 optional .ReadLacRequest readLacRequest
+105 optional .GetBookieInfoRequest getBookieInfoRequest
 106 optional .StartTLSRequest startTLSRequest
+107 optional .ForceLedgerRequest forceLedgerRequest
+108 optional .GetListOfEntriesOfLedgerRequest getListOfEntriesOfLedgerRequest
 message Response
 1 required .BKPacketHeader header
 2 required int32 status
 100 optional .ReadResponse readResponse
 101 optional .AddResponse addResponse
+102 optional .AuthMessage authResponse
 103 optional .WriteLacResponse writeLacResponse
 104 optional .ReadLacResponse readLacResponse
+105 optional .GetBookieInfoResponse getBookieInfoResponse
 106 optional .StartTLSResponse startTLSResponse
+107 optional .ForceLedgerResponse forceLedgerResponse
+108 optional .GetListOfEntriesOfLedgerResponse getListOfEntriesOfLedgerResponse
 """
 _DATA = """
 enum State OPEN=1 IN_RECOVERY=2 CLOSED=3
@@ -103,8 +131,18 @@ message Endpoint
 4 optional string protocol
 5 repeated string auth
 6 repeated string extensions
+message Property
+1 required string key
+2 required string value
 message BookieServiceInfoFormat
 6 repeated .Endpoint endpoints
+7 repeated .Property properties
+message CookieFormat
+1 required string bookieHost
+2 required string journalDir
+3 required string ledgerDirs
+4 optional string instanceId
+5 optional string indexDirs
 """
 _Field = descriptor_pb2.FieldDescriptorProto
 

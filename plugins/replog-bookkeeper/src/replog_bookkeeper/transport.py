@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import ssl
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import attrs
@@ -156,7 +156,7 @@ class BookieConnection(Connection):
         self._transport = transport
         self._unsent: deque[bytes] = deque()
         self._arrived = trio.Event()
-        self._questions: dict[int, _Question] = {}
+        self._questions: dict[Hashable, _Question] = {}
         self._ahead: OrderedDict[tuple[int, int], ReadAhead] = OrderedDict()  # by ledger and rotation
         self._is_over = False
         self._scope = trio.CancelScope()

@@ -31,6 +31,9 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * open NAME HANDLE ID DIGEST PASSWORD recover|plain
  * last HANDLE                              "ok LAST_ADD_CONFIRMED LENGTH IS_CLOSED"
  * lac HANDLE                               asks the bookies: "ok LAST_ADD_CONFIRMED"
+ * explicit HANDLE                          the same, for what the writer published by itself
+ * poll HANDLE ENTRY TIMEOUT_MS             waits for this entry to be confirmed: "ok LAST_ADD_CONFIRMED HEX"
+ * batch HANDLE FIRST COUNT                 reads several entries with one request: "ok SHA-256", as `read`
  * read HANDLE FIRST LAST                   "ok SHA-256", of all (length as 8 bytes, payload); reads what is unconfirmed, too
  * get HANDLE ENTRY                         "ok HEX"
  * close HANDLE
@@ -135,6 +138,12 @@ public final class Driver {
                 return known.getLastAddConfirmed() + " " + known.getLength() + " " + known.isClosed();
             case "lac":
                 return "" + handles.get(words[1]).readLastConfirmed();
+            case "explicit":
+                return "" + handles.get(words[1]).readExplicitLastConfirmed();
+            case "poll":
+                return poll(handles.get(words[1]), Long.parseLong(words[2]), Long.parseLong(words[3]));
+            case "batch":
+                return batch(handles.get(words[1]), Long.parseLong(words[2]), Integer.parseInt(words[3]));
             case "read":
                 return read(handles.get(words[1]), Long.parseLong(words[2]), Long.parseLong(words[3]));
             case "get":
@@ -233,14 +242,31 @@ public final class Driver {
         return "" + handles.get(words[2]).getLastAddConfirmed();
     }
 
+    private static String poll(LedgerHandle handle, long entry, long timeoutMs) throws Exception {
+        var found = handle.readLastAddConfirmedAndEntryAsync(entry, timeoutMs, false).get(timeoutMs + 10_000, TimeUnit.MILLISECONDS);
+        return found.getLastAddConfirmed() + " " + (found.hasEntry() ? hex(found.getEntry().getEntryBytes()) : "-");
+    }
+
+    private static String batch(LedgerHandle handle, long first, int count) throws Exception {
+        MessageDigest sum = MessageDigest.getInstance("SHA-256");
+        Enumeration<LedgerEntry> found = handle.batchReadEntries(first, count, 1 << 20);
+        while (found.hasMoreElements()) {
+            add(sum, found.nextElement().getEntry());
+        }
+        return hex(sum.digest());
+    }
+
+    private static void add(MessageDigest sum, byte[] data) {
+        sum.update(java.nio.ByteBuffer.allocate(8).putLong(data.length).array());
+        sum.update(data);
+    }
+
     private static String read(LedgerHandle handle, long first, long last) throws Exception {
         MessageDigest sum = MessageDigest.getInstance("SHA-256");
         for (long begin = first; begin <= last; begin += 100) {
             Enumeration<LedgerEntry> found = handle.readUnconfirmedEntries(begin, Math.min(last, begin + 99));
             while (found.hasMoreElements()) {
-                byte[] data = found.nextElement().getEntry();
-                sum.update(java.nio.ByteBuffer.allocate(8).putLong(data.length).array());
-                sum.update(data);
+                add(sum, found.nextElement().getEntry());
             }
         }
         return hex(sum.digest());
