@@ -74,6 +74,7 @@ class Round:
     writer: str  # "java" or "python"
     wire: str  # of a Java writer
     chosen_id: int | None
+    versions: tuple[int, int]  # of the protocol, of Python's writer and of its reader
     ledger_id: int = -1
     sizes: list[int] = attrs.Factory(list)
     confirmed: int = 0  # entries, from the first one on
@@ -115,12 +116,15 @@ class Histories:
             chance.choice(("java", "python")),
             chance.choice(("v2", "v3")),
             self._above if is_chosen else None,
+            # By chance of their own: histories of these seeds were run before there was a choice.
+            random.Random(f"versions of {seed}").choice(((3, 3), (3, 2), (2, 3), (2, 2))),
         )
         self.last = made
         self._above += is_chosen
         try:
             with trio.fail_after(_ROUND_S):
-                async with self._client() as writing, self._client() as other:
+                writing_version, other_version = made.versions
+                async with self._client(writing_version) as writing, self._client(other_version) as other:
                     await (self._java(made, other) if made.writer == "java" else self._python(made, writing, other))
                     await self._judge(made, other)
         finally:
@@ -128,8 +132,8 @@ class Histories:
         return made
 
     @asynccontextmanager
-    async def _client(self) -> AsyncIterator[replog_bookkeeper.Client]:
-        async with replog_bookkeeper.connect(self._cluster.uri, options=_OPTIONS) as client:
+    async def _client(self, version: int) -> AsyncIterator[replog_bookkeeper.Client]:
+        async with replog_bookkeeper.connect(self._cluster.uri, options=_OPTIONS, wire_version=version) as client:
             yield client
 
     # -- disturbances -----------------------------------------------------------------------------------------------
@@ -249,7 +253,7 @@ class Histories:
             options |= {"password": made.password, "ledger_id": made.chosen_id}
             writer = await _registered(lambda: stack.enter_async_context(writing.create_ledger(**options)))
             made.ledger_id = writer.ledger_id
-            made.note("python creates", made.ledger_id, made.quorum, made.digest)
+            made.note("python", made.versions, "creates", made.ledger_id, made.quorum, made.digest)
             try:
                 for _ in range(chance.randint(0, 4)):
                     count, size = self._some(made)

@@ -1,6 +1,8 @@
-"""This client beside Java's, against the same three bookies: 1 KiB entries, 1000 in flight, in alternating runs.
+"""This client beside Java's, against the same three bookies; or with --bookies Java's client, against three bookies of Java's and
+three of replog's. 1 KiB entries, 1000 in flight, in alternating runs; then lone entries.
 
 python plugins/replog-bookkeeper/tests/speed.py --runs 5 --entries 50000
+python plugins/replog-bookkeeper/tests/speed.py --bookies --runs 5 --entries 20000
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import trio
@@ -25,6 +28,7 @@ import replog_bookkeeper
 
 _SIZE_BYTES = 1024
 _IN_FLIGHT = 1000
+_LONE = 300  # entries, one after the other
 
 
 async def append(cluster: Cluster, entries: int) -> float:
@@ -66,7 +70,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--entries", type=int, default=50_000)
+    parser.add_argument("--bookies", action="store_true", help="compare bookies, by Java's client")
     given = parser.parse_args()
+    if given.bookies:
+        compare_bookies(given.runs, given.entries)
+    else:
+        compare_clients(given.runs, given.entries)
+
+
+def compare_clients(runs: int, entries: int) -> None:
+    """This client and Java's, on Java's bookies."""
     with (
         tempfile.TemporaryDirectory(prefix="speed-") as directory,
         java_bookies.cluster(Path(directory), 3, is_optimized=True) as cluster,
@@ -74,20 +87,60 @@ def main() -> None:
         driver = Driver(cluster.java, cluster.uri, Path(directory) / "driver.log")
         driver("client", "java", "v3")
         ratios = []
-        for number in range(given.runs + 1):
+        for number in range(runs + 1):
             (ledger_id,) = driver("create", "java", "own", 3, 3, 2, "CRC32C", "-")
-            java_s = float(driver("bench", "own", given.entries, _SIZE_BYTES, _IN_FLIGHT)[0])
+            java_s = float(driver("bench", "own", entries, _SIZE_BYTES, _IN_FLIGHT)[0])
             driver("close", "own")
-            python_s = trio.run(append, cluster, given.entries)
+            python_s = trio.run(append, cluster, entries)
             read_s = trio.run(read, cluster, int(ledger_id))
             if number:  # the first one warms Java's compiler
                 ratios.append(java_s / python_s)
-                rates = f"java {given.entries / java_s:.0f}/s, python {given.entries / python_s:.0f}/s"
-                print(f"{rates}, ratio {ratios[-1]:.2f}; python reads {given.entries / read_s:.0f}/s", flush=True)
+                rates = f"java {entries / java_s:.0f}/s, python {entries / python_s:.0f}/s"
+                print(f"{rates}, ratio {ratios[-1]:.2f}; python reads {entries / read_s:.0f}/s", flush=True)
         print(
             f"median ratio {statistics.median(ratios):.2f}; a lone append {1e3 * trio.run(lone, cluster, 500):.2f} ms"
         )
         driver.kill()
+
+
+def compare_bookies(runs: int, entries: int) -> None:
+    """Bookies of Java's and of replog's, by Java's client: each kind in a cluster of its own, which both run all the time."""
+    with tempfile.TemporaryDirectory(prefix="speed-") as text, ExitStack() as stack:
+        drivers: dict[str, Driver] = {}
+        for kind, counts in (("java", (3, 0)), ("python", (0, 3))):
+            directory = Path(text) / kind
+            directory.mkdir()
+            of_java, of_python = counts
+            cluster = stack.enter_context(
+                java_bookies.cluster(directory, of_java, python_bookies=of_python, is_optimized=True)
+            )
+            drivers[kind] = Driver(cluster.java, cluster.uri, directory / "driver.log")
+            stack.callback(drivers[kind].kill)
+            drivers[kind]("client", "java", "v3")
+        ratios, lone_ms = [], {kind: list[float]() for kind in drivers}
+        for number in range(runs + 1):
+            rates = {kind: entries / bench(driver, entries, _IN_FLIGHT) for kind, driver in drivers.items()}
+            for kind, driver in drivers.items():
+                lone_ms[kind].append(bench(driver, _LONE, 1))
+            if number:  # the first one warms Java's compiler
+                ratios.append(rates["python"] / rates["java"])
+                print(
+                    f"java's bookies {rates['java']:.0f}/s, replog's {rates['python']:.0f}/s, ratio {ratios[-1]:.2f}",
+                    flush=True,
+                )
+        medians = {kind: 1e3 * statistics.median(found[1:]) / _LONE for kind, found in lone_ms.items()}
+        times = medians["python"] / medians["java"]
+        print(
+            f"median ratio {statistics.median(ratios):.2f}; a lone append {medians['java']:.2f} ms and {medians['python']:.2f} ms, {times:.2f} times"
+        )
+
+
+def bench(driver: Driver, entries: int, in_flight: int) -> float:
+    """Seconds for so many entries of a ledger of its own."""
+    driver("create", "java", "own", 3, 3, 2, "CRC32C", "-")
+    seconds = float(driver("bench", "own", entries, _SIZE_BYTES, in_flight)[0])
+    driver("close", "own")
+    return seconds
 
 
 if __name__ == "__main__":

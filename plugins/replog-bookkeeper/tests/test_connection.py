@@ -25,8 +25,8 @@ from replog.protocol.messages import (
     Response,
     Status,
 )
-from replog_bookkeeper import frames
-from replog_bookkeeper.frames import Operation, Splitter
+from replog_bookkeeper import frames, frames_v2
+from replog_bookkeeper.frames import Code, Operation, ReadFlag, Splitter
 from replog_bookkeeper.schema import wire
 from replog_bookkeeper.transport import ANSWER_BYTES_MAX, BookKeeperTransport
 
@@ -45,7 +45,7 @@ def requests() -> list[LedgerRequest]:
 Peer = Callable[[list[bytes]], bytes]  # requests as they came, to what is sent back
 
 
-async def all_answers(answer: Peer, asked: Sequence[LedgerRequest] | None = None) -> list[Answer]:
+async def all_answers(answer: Peer, asked: Sequence[LedgerRequest] | None = None, version: int = 3) -> list[Answer]:
     """The answers that a channel gives to these requests, of each kind one if none are given."""
     wanted = requests() if asked is None else asked
     found: dict[int, Answer] = {}
@@ -67,7 +67,8 @@ async def all_answers(answer: Peer, asked: Sequence[LedgerRequest] | None = None
         listeners = await nursery.start(trio.serve_tcp, serve, 0)
         port = listeners[0].socket.getsockname()[1]
         channel = BookieChannel("peer", 1 << 30, 1.0, iter(range(1, 1 << 30)))
-        channel.connected(await BookKeeperTransport().connect(f"127.0.0.1:{port}", channel, nursery, bookie_id="peer"))
+        transport = BookKeeperTransport(wire_version=version)
+        channel.connected(await transport.connect(f"127.0.0.1:{port}", channel, nursery, bookie_id="peer"))
         nursery.start_soon(channel.watch)
         for each in wanted:
             channel.ask(each, note, each.request_id, 1.0)
@@ -228,3 +229,30 @@ class _Nobody:
 
     def disconnected(self, error: ReplogError) -> None:
         raise AssertionError
+
+
+async def test_equal_questions_of_version_2_wait_for_each_other() -> None:
+    """Their answers look the same: that to a plain read must not be taken for one of a read that fences (R3)."""
+    came: list[list[int]] = []
+
+    def answer(messages: list[bytes]) -> bytes:
+        questions = [frames_v2.Question(each) for each in messages]
+        came.append([each.body.flag for each in questions])
+        return b"".join(
+            each.answer(Code.OK, body=KEY.seal_entry(batch_of(b"payload"), ENTRY - 1)) for each in questions
+        )
+
+    plain, fence = ReadRequest(1, LEDGER, KEY, ENTRY, 1, 1 << 20), RecoveryReadRequest(2, LEDGER, KEY, 2, ENTRY, 1)
+    found = await all_answers(answer, [plain, fence], version=2)
+    assert came == [[0], [ReadFlag.FENCE_LEDGER]]
+    for each in found:
+        assert isinstance(each, Response)
+        assert (each.status, each.batches[0].payloads()) == (Status.OK, [b"payload"])
+
+
+@pytest.mark.parametrize(
+    "garbage", [bytes(24), b"\0\0\0\3abc", b"\0\0\0\x18" + bytes(24), b"\0\0\0\x18\2\5" + bytes(22)]
+)
+async def test_garbage_in_version_2_ends_the_connection(garbage: bytes) -> None:
+    for answer in await all_answers(lambda _messages: garbage, requests()[:4], version=2):
+        assert isinstance(answer, BookieUnreachableError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import attrs
 import java_bookies
@@ -23,7 +24,7 @@ from replog.protocol.messages import (
 from replog.protocol.model import LedgerState
 from replog.protocol.proofs import prove
 from replog.protocol.quorum import Quorum
-from replog_bookkeeper import frames, metadata
+from replog_bookkeeper import frames, frames_v2, metadata
 from replog_bookkeeper.bookies import Bookie, decode_bookie
 from replog_bookkeeper.digests import LedgerDigest, LedgerKey, process_digest
 from replog_bookkeeper.exchanges import (
@@ -34,9 +35,9 @@ from replog_bookkeeper.exchanges import (
     Publishing,
     ReadAhead,
     Reading,
-    add_frame,
+    add_question,
 )
-from replog_bookkeeper.frames import Code, Operation
+from replog_bookkeeper.frames import HIGH_PRIORITY, RECOVERY_ADD, Code, Operation, ReadFlag
 from replog_bookkeeper.layouts import Layout, decode_layout, ledger_key
 from replog_bookkeeper.schema import wire
 
@@ -44,6 +45,7 @@ LEDGER, ENTRY, CONFIRMED, LENGTH = 0x123456789A, 7, 5, 1000
 DIGESTS = pytest.mark.parametrize("digest", LedgerDigest)
 KEY = LedgerKey(b"secret", LedgerDigest.CRC32C, Quorum(3, 3, 2))
 TRANSACTION = 300
+PAYLOAD, PASSWORD = b"payload", b"secret"
 
 
 def batch_of(payload: bytes, confirmed: int = CONFIRMED) -> batches.Batch:
@@ -141,7 +143,8 @@ def test_requests_have_the_bytes_of_java() -> None:
 def test_add_of_a_recovery_has_the_bytes_of_java() -> None:
     """R5: with the last add confirmed with which the recovery began, a flag and a priority."""
     proof = prove(process_digest(LEDGER), LEDGER, 1, 3)
-    frame = add_frame(AddRequest(1, LEDGER, KEY, 2, batch_of(b"payload"), True, proof), TRANSACTION)
+    operation, message, priority = add_question(AddRequest(1, LEDGER, KEY, 2, batch_of(b"payload"), True, proof))
+    frame = frames.request(operation, TRANSACTION, message, priority=priority)
     found, expected = (
         wire["Request"].FromString(frame[4:]),
         wire["Request"].FromString(golden_bytes("request-add-recovery")),
@@ -149,6 +152,53 @@ def test_add_of_a_recovery_has_the_bytes_of_java() -> None:
     assert found.addRequest.body == KEY.seal_entry(batch_of(b"payload"), 3)
     expected.addRequest.body = found.addRequest.body
     assert found == expected
+
+
+def question(operation: Operation, message: Any) -> frames.Question:
+    """A request of the transaction of Java's answers, as a bookie gets it."""
+    return frames.Question(frames.request(operation, TRANSACTION, message)[4:])
+
+
+def test_answers_of_a_bookie_have_the_bytes_of_java() -> None:
+    add = wire["AddRequest"](ledgerId=LEDGER, entryId=ENTRY, masterKey=bytes(KEY), body=b"")
+    for code in frames.Code:
+        found = question(Operation.ADD_ENTRY, add).answer(code, ledgerId=LEDGER, entryId=ENTRY)
+        made = [golden_bytes(name) for name in golden() if name.startswith("answer-add-")]
+        assert found[4:] in made, code
+    asked = question(Operation.READ_ENTRY, wire["ReadRequest"](ledgerId=LEDGER, entryId=ENTRY))
+    fields = {"ledgerId": LEDGER, "entryId": ENTRY, "body": PAYLOAD, "maxLAC": 9, "lacUpdateTimestamp": 1}
+    assert asked.answer(Code.OK, **fields)[4:] == golden_bytes("answer-read")
+    asked = question(Operation.READ_CONFIRMED, wire["ReadLacRequest"](ledgerId=LEDGER))
+    fields = {"ledgerId": LEDGER, "lacBody": PAYLOAD, "lastEntryBody": PASSWORD}
+    assert asked.answer(Code.OK, **fields)[4:] == golden_bytes("answer-read-lac")
+
+
+def test_frames_of_version_2_have_the_bytes_of_java() -> None:
+    """Both ends: requests as this client makes them and a bookie reads them, and answers the other way."""
+    add = {"ledgerId": LEDGER, "entryId": ENTRY, "masterKey": bytes(KEY), "body": golden_bytes("entry-CRC32C")}
+    read = {"ledgerId": LEDGER, "entryId": ENTRY}
+    fence = read | {"masterKey": bytes(KEY), "flag": ReadFlag.FENCE_LEDGER}
+    made = {
+        "add": (Operation.ADD_ENTRY, wire["AddRequest"](**add), 0),
+        "add-recovery": (Operation.ADD_ENTRY, wire["AddRequest"](**add, flag=RECOVERY_ADD), HIGH_PRIORITY),
+        "read": (Operation.READ_ENTRY, wire["ReadRequest"](**read), 0),
+        "fence": (Operation.READ_ENTRY, wire["ReadRequest"](**fence), HIGH_PRIORITY),
+    }
+    for name, (operation, message, priority) in made.items():
+        frame = frames_v2.request(operation, message, priority=priority)
+        assert frame == golden_bytes(f"version-2-{name}"), name
+        found = frames_v2.Question(frame[4:])
+        assert (found.operation, found.body) == (operation, message), name
+        is_add = operation is Operation.ADD_ENTRY
+        fields = {} if is_add else {"body": PAYLOAD}
+        answer = golden_bytes(f"version-2-answer-{'add' if is_add else 'read'}")
+        assert found.answer(Code.OK, **fields) == answer, name
+        decoded = frames_v2.decode(answer[4:])
+        assert (decoded.transaction, decoded.code) == (frames_v2.key_of(operation, message), Code.OK)
+        assert is_add or decoded.body.body == PAYLOAD
+        refused = golden_bytes(f"version-2-refusal-{'add' if is_add else 'read'}")
+        assert found.answer(Code.FENCED) == refused
+        assert frames_v2.decode(refused[4:]).code is Code.FENCED
 
 
 def test_explicit_confirmed_has_the_bytes_of_java() -> None:

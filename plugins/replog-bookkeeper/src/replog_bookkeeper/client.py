@@ -44,6 +44,7 @@ from replog.runtime.entropy import current_entropy
 from replog.runtime.event_loop import check_event_loop
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.ticker import Ticker
+from replog_bookkeeper import frames, frames_v2
 from replog_bookkeeper.bookies import Bookie, BookKeeperMembership
 from replog_bookkeeper.digests import LedgerDigest, LedgerKey, process_digest
 from replog_bookkeeper.errors import lacks
@@ -353,6 +354,7 @@ async def connect(
     placement: str = "random",
     zookeeper: ZooKeeperOptions | None = None,
     tls: ssl.SSLContext | None = None,
+    wire_version: int = frames.VERSION,
     registry: Registry | None = None,
 ) -> AsyncIterator[Client]:
     """A client of the BookKeeper cluster whose metadata is there: `connect("zk+hierarchical://zk1;zk2/ledgers")`.
@@ -361,12 +363,16 @@ async def connect(
     - `options`, `quorum`: of this client, and of ledgers that are created without one.
     - `placement`: the policy that chooses bookies, as for `replog.connect`.
     - `zookeeper`: security and deadlines of the metadata. `tls`: how to check and be checked by bookies, which then speak TLS.
+    - `wire_version`: of the protocol, 3 or 2. In version 2 nobody hears of a writer's last entry before its ledger is closed, and
+      readers that follow ask again and again.
     - `registry`: the plugins to use; without it, all installed ones.
 
     Raises `ConfigError` for invalid arguments, and if there is no cluster; `MetastoreError`. Leaving the context cancels writers
     and readers that are still open: leave writers first."""
     check_event_loop("connect")
     check_types("connect", options=(options, ClientOptions), quorum=(quorum, Quorum), registry=(registry, Registry))
+    if wire_version not in (frames_v2.VERSION, frames.VERSION):
+        raise ConfigError(f"connect: wire_version={wire_version!r}: {frames_v2.VERSION} or {frames.VERSION}")
     plugins, chosen, target = registry or Registry(), tuned(options or ClientOptions()), Target.parse(uri)
     root = LedgersRoot(target.place, zookeeper or ZooKeeperOptions())
     records = BookKeeperRecords(root, target, chosen.metastore_timeout_s)
@@ -375,7 +381,7 @@ async def connect(
         await records.layout()
         async with open_service_nursery() as nursery:
             membership = BookKeeperMembership(root, chosen)
-            transport = BookKeeperTransport(tls)
+            transport = BookKeeperTransport(tls, wire_version)
             connections = Connections(membership, lambda _scheme: transport, chosen, nursery)
             policy = plugins.open_placement(placement)
             placing = Placing(policy, membership, entropy.random, plugins.observe, chosen.zone)

@@ -43,6 +43,7 @@ _STATUSES = {
     Code.READ_ONLY: Status.READ_ONLY,
     Code.TOO_MANY_REQUESTS: Status.TOO_BUSY,
 }
+_LOOK_AGAIN_S = 0.2  # where no long poll is to be had
 _DENIALS = (Code.NO_ENTRY, Code.NO_LEDGER)
 
 
@@ -58,7 +59,7 @@ class Exchange(ABC):
         self.asks_again = False
 
     def questions(self) -> list[tuple[Operation, Any, int]]:
-        """What to ask now: operation, body and priority of each frame. An add has a frame of its own (`add_frame`)."""
+        """What to ask now: operation, body and priority of each frame. An add has one of its own (`add_question`)."""
         return []
 
     @abstractmethod
@@ -110,9 +111,9 @@ class Adding(Exchange):
         return self.refusal(answer, self._term)
 
 
-def add_frame(request: AddRequest, transaction: int) -> bytes:
-    """The frame of an add. What a recovery writes back carries the last add confirmed with which it began (R5), and a priority:
-    a read-only bookie takes it, too."""
+def add_question(request: AddRequest) -> tuple[Operation, Any, int]:
+    """What to ask for an add, as `Exchange.questions`. What a recovery writes back carries the last add confirmed with which it
+    began (R5), and a priority: a read-only bookie takes it, too."""
     batch, key = request.batch, request.key
     assert isinstance(key, LedgerKey), "requests carry the ledger's key (see `LedgerKey`)"
     confirmed = claimed(request.proof) if request.recovery else batch.last_add_confirmed
@@ -120,8 +121,7 @@ def add_frame(request: AddRequest, transaction: int) -> bytes:
     body = wire["AddRequest"](ledgerId=batch.ledger_id, entryId=batch.first_entry_id, masterKey=bytes(key), body=entry)
     if request.recovery:
         body.flag = frames.RECOVERY_ADD
-    priority = frames.HIGH_PRIORITY if request.recovery else 0
-    return frames.request(Operation.ADD_ENTRY, transaction, body, priority=priority)
+    return Operation.ADD_ENTRY, body, frames.HIGH_PRIORITY if request.recovery else 0
 
 
 class Fencing(Exchange):
@@ -298,6 +298,34 @@ class AskingConfirmed(Exchange):
             proof=self.prove(self._confirmed),
             batches=self._brought,
         )
+
+
+class AskingLastEntry(AskingConfirmed):
+    """The same in version 2, which has neither long polls nor explicit last adds confirmed: the last entry says what was
+    confirmed when it was written. An answer without news is held back for a while."""
+
+    def questions(self) -> list[tuple[Operation, Any, int]]:
+        return [(Operation.READ_ENTRY, self._read_body(_LAST), 0)]
+
+    def answered(self, place: int, answer: Answer) -> Response | None:
+        if answer.code is Code.OK:
+            try:
+                self._confirmed = self.key.open_entry(answer.body.body, self.ledger_id, None).last_add_confirmed
+            except RemoteProtocolError as problem:
+                return self.damaged(problem)
+        if self._confirmed <= self._after:
+            self.waits_s = min(self._wait_ms / 1000, _LOOK_AGAIN_S)
+        if answer.code is Code.OK or answer.code in _DENIALS:
+            return self._response()
+        return self.refusal(answer)
+
+
+class NotPublishing(Exchange):
+    """A last add confirmed that no bookie can be told, since version 2 has no word for it: readers hear of it with the next
+    entry, or when the ledger is closed (W5 is advice)."""
+
+    def answered(self, place: int, answer: Answer) -> Response | None:
+        raise AssertionError("nothing was asked")
 
 
 class Publishing(Exchange):

@@ -2,7 +2,8 @@
 
 Rules: what is sent and not answered is bounded, in bytes by the channel above and in number here. A frame that cannot be
 read ends the connection: nothing behind it can be. All connections of a client share one count of transactions, so that an add
-is encoded once for all its bookies.
+is encoded once for all its bookies. In version 2 answers name only operation, ledger and entry: of equal questions, one at a
+time is on its way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ssl
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import attrs
 import trio
@@ -26,21 +28,24 @@ from replog.protocol.messages import (
     RecoveryReadRequest,
     Request,
     Response,
+    Status,
     WriteLastAddConfirmedRequest,
 )
 from replog.runtime.host_ports import parse_address
-from replog_bookkeeper import frames
+from replog_bookkeeper import frames, frames_v2
 from replog_bookkeeper.digests import LedgerKey
 from replog_bookkeeper.exchanges import (
     Adding,
     AskingConfirmed,
+    AskingLastEntry,
     Exchange,
     Fencing,
+    NotPublishing,
     Publishing,
     ReadAhead,
     Reading,
     RecoveryReading,
-    add_frame,
+    add_question,
 )
 from replog_bookkeeper.frames import Answer, Code, Operation, Splitter
 from replog_bookkeeper.schema import wire
@@ -53,12 +58,15 @@ _LEDGERS_MAX = 256  # of which it is remembered how far reads were ahead
 
 
 class BookKeeperTransport(Transport):
-    """Connects to bookies by the address HOST:PORT; with `tls`, by START_TLS."""
+    """Connects to bookies by the address HOST:PORT; with `tls`, by START_TLS. Speaks the protocol's version 3, or 2."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, wire_version: int = frames.VERSION) -> None:
         self._tls = tls
+        self._is_version_2 = wire_version == frames_v2.VERSION
         self._transactions = itertools.count(1)
-        self._encoded: tuple[AddRequest | None, int, bytes] = (None, 0, b"")  # the last add
+        self._encoded: tuple[AddRequest | None, Hashable, bytes] = (None, 0, b"")  # the last add
+        self.exchanges = _EXCHANGES_OF_2 if self._is_version_2 else _EXCHANGES
+        self.decode: Callable[[bytes], Answer] = frames_v2.decode if self._is_version_2 else frames.decode
 
     async def connect(
         self,
@@ -115,16 +123,19 @@ class BookKeeperTransport(Transport):
         """Raises `ConfigError`: a bookie of replog's does not serve clients of BookKeeper."""
         raise ConfigError("replog-bookkeeper is a client: it serves no bookie")
 
-    def transaction(self) -> int:
-        """The number of the next question of any connection."""
-        return next(self._transactions)
+    def encode(self, operation: Operation, body: Any, priority: int) -> tuple[Hashable, bytes]:
+        """The transaction and the frame of a question: a number that no other question of any connection has; or in version 2, by
+        what its answer is recognised."""
+        if self._is_version_2:
+            return frames_v2.key_of(operation, body), frames_v2.request(operation, body, priority=priority)
+        transaction = next(self._transactions)
+        return transaction, frames.request(operation, transaction, body, priority=priority)
 
-    def encode_add(self, request: AddRequest) -> tuple[int, bytes]:
+    def encode_add(self, request: AddRequest) -> tuple[Hashable, bytes]:
         """The transaction and the frame of an add. Its bookies are sent it one after the other: for them it is made once."""
         known, transaction, frame = self._encoded
         if known is not request:
-            transaction = self.transaction()
-            frame = add_frame(request, transaction)
+            transaction, frame = self.encode(*add_question(request))
             self._encoded = (request, transaction, frame)
         return transaction, frame
 
@@ -157,6 +168,9 @@ class BookieConnection(Connection):
         self._unsent: deque[bytes] = deque()
         self._arrived = trio.Event()
         self._questions: dict[Hashable, _Question] = {}
+        self._held: dict[
+            Hashable, deque[tuple[bytes, _Question]]
+        ] = {}  # until another of the same transaction is answered
         self._ahead: OrderedDict[tuple[int, int], ReadAhead] = OrderedDict()  # by ledger and rotation
         self._is_over = False
         self._scope = trio.CancelScope()
@@ -180,7 +194,7 @@ class BookieConnection(Connection):
     def _exchange(self, request: Request) -> Exchange:
         if isinstance(request, ReadRequest):
             return Reading(request, self._ahead_of(request))
-        for kind, exchange in _EXCHANGES.items():
+        for kind, exchange in self._transport.exchanges.items():
             if isinstance(request, kind):
                 return exchange(request)
         raise AssertionError(f"nothing of this client asks bookies for {request!r}")
@@ -195,14 +209,29 @@ class BookieConnection(Connection):
         return found
 
     def _ask(self, exchange: Exchange) -> None:
+        if isinstance(exchange, NotPublishing):
+            self._nursery.start_soon(self._tell_later, Response(exchange.request_id, Status.OK), 0.0)
         for place, (operation, body, priority) in enumerate(exchange.questions()):
-            transaction = self._transport.transaction()
-            frame = frames.request(operation, transaction, body, priority=priority)
+            transaction, frame = self._transport.encode(operation, body, priority)
             self._queue(transaction, frame, _Question(exchange, place, operation))
 
-    def _queue(self, transaction: int, frame: bytes, question: _Question) -> None:
+    def _queue(self, transaction: Hashable, frame: bytes, question: _Question) -> None:
+        # Of version 2: the answer to a plain read must not be taken for that to a read of the same entry that fences.
+        if transaction in self._questions:
+            self._held.setdefault(transaction, deque()).append((frame, question))
+            return
         self._questions[transaction] = question
         self._unsent.append(frame)
+
+    def _answered(self, transaction: Hashable) -> _Question | None:
+        """The question of this transaction, which is answered; the next one that was held for it is sent."""
+        question = self._questions.pop(transaction, None)
+        if self._held and (waiting := self._held.get(transaction)):
+            self._queue(transaction, *waiting.popleft())
+            if not waiting:
+                del self._held[transaction]
+            self._arrived.set()
+        return question
 
     # -- tasks ------------------------------------------------------------------------------------------------------
 
@@ -222,6 +251,7 @@ class BookieConnection(Connection):
         finally:
             self._is_over = True
             self._questions.clear()
+            self._held.clear()
             self._unsent.clear()
             self._receiver.disconnected(BookieUnreachableError(self._bookie_id, problem))
             await trio.aclose_forcefully(self._stream)
@@ -240,9 +270,9 @@ class BookieConnection(Connection):
         while data := await self._stream.receive_some(_CHUNK_BYTES):
             ready = []
             for message in splitter.feed(data):
-                answer = frames.decode(message)
+                answer = self._transport.decode(message)
                 # An answer to nothing that was asked, or a second one, is ignored: it can't be told what it is.
-                question = self._questions.pop(answer.transaction, None)
+                question = self._answered(answer.transaction)
                 if question is not None and question.operation is not answer.operation:
                     raise RemoteProtocolError(f"{answer.operation.name} in answer to {question.operation.name}")
                 if question is not None and (response := self._hear(question, answer)) is not None:
@@ -278,4 +308,9 @@ _EXCHANGES: dict[type, Callable[..., Exchange]] = {
     RecoveryReadRequest: RecoveryReading,
     ReadLastAddConfirmedRequest: AskingConfirmed,
     WriteLastAddConfirmedRequest: Publishing,
+}
+_EXCHANGES_OF_2: dict[type, Callable[..., Exchange]] = {
+    **_EXCHANGES,
+    ReadLastAddConfirmedRequest: AskingLastEntry,
+    WriteLastAddConfirmedRequest: NotPublishing,
 }

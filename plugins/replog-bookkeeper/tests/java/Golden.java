@@ -1,4 +1,6 @@
+import io.netty.buffer.ByteBuf;
 import io.netty.buffer.ByteBufAllocator;
+import io.netty.buffer.ByteBufUtil;
 import io.netty.buffer.Unpooled;
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
@@ -12,6 +14,8 @@ import org.apache.bookkeeper.discover.ZKRegistrationManager;
 import org.apache.bookkeeper.meta.LedgerLayout;
 import org.apache.bookkeeper.meta.LedgerMetadataSerDe;
 import org.apache.bookkeeper.net.BookieId;
+import org.apache.bookkeeper.proto.BookieProtoEncoding;
+import org.apache.bookkeeper.proto.BookieProtocol;
 import org.apache.bookkeeper.proto.BookkeeperProtocol;
 import org.apache.bookkeeper.proto.DataFormats.LedgerMetadataFormat;
 import org.apache.bookkeeper.proto.checksum.DigestManager;
@@ -32,6 +36,7 @@ public final class Golden {
         entries();
         metadata();
         frames();
+        version2();
         places();
     }
 
@@ -142,6 +147,54 @@ public final class Golden {
                 .setReadLacResponse(BookkeeperProtocol.ReadLacResponse.newBuilder().setStatus(BookkeeperProtocol.StatusCode.EOK)
                         .setLedgerId(LEDGER).setLacBody(bytes(PAYLOAD)).setLastEntryBody(bytes(PASSWORD)))
                 .build().toByteArray());
+    }
+
+    /** Frames of version 2, with their lengths, as clients and bookies encode them. */
+    private static void version2() throws Exception {
+        byte[] key = DigestManager.generateMasterKey(PASSWORD);
+        DigestManager manager =
+                DigestManager.instantiate(LEDGER, PASSWORD, LedgerMetadataFormat.DigestType.CRC32C, ByteBufAllocator.DEFAULT, true);
+        int recovery = BookieProtocol.FLAG_RECOVERY_ADD | BookieProtocol.FLAG_HIGH_PRIORITY;
+        for (int flags : new int[] {0, recovery}) {
+            ByteBuf add = (ByteBuf) manager.computeDigestAndPackageForSending(
+                    ENTRY, CONFIRMED, LENGTH, Unpooled.copiedBuffer(PAYLOAD), key, flags);
+            print("version-2-add" + (flags == 0 ? "" : "-recovery"), ByteBufUtil.getBytes(add));
+        }
+        var requests = new BookieProtoEncoding.RequestEnDeCoderPreV3(null);
+        byte version = BookieProtocol.CURRENT_PROTOCOL_VERSION;
+        String inner = BookieProtocol.class.getName() + "$";
+        short fencing = BookieProtocol.FLAG_DO_FENCING | BookieProtocol.FLAG_HIGH_PRIORITY;
+        framed("read", requests, made(BookieProtocol.ReadRequest.class, version, LEDGER, ENTRY, (short) 0, null));
+        framed("fence", requests, made(BookieProtocol.ReadRequest.class, version, LEDGER, ENTRY, fencing, key));
+        var responses = new BookieProtoEncoding.ResponseEnDeCoderPreV3(null);
+        framed("answer-add", responses, made(Class.forName(inner + "AddResponse"), version, BookieProtocol.EOK, LEDGER, ENTRY));
+        framed("answer-read", responses,
+                made(Class.forName(inner + "ReadResponse"), version, BookieProtocol.EOK, LEDGER, ENTRY, Unpooled.copiedBuffer(PAYLOAD)));
+        framed("refusal-add", responses, made(Class.forName(inner + "AddResponse"), version, BookieProtocol.EFENCED, LEDGER, ENTRY));
+        framed("refusal-read", responses, made(Class.forName(inner + "ReadResponse"), version, BookieProtocol.EFENCED, LEDGER, ENTRY));
+    }
+
+    /** Calls what only the package may: the method `create`, or else the constructor, with so many arguments. */
+    private static Object made(Class<?> type, Object... arguments) throws Exception {
+        for (Method each : type.getDeclaredMethods()) {
+            if (each.getName().equals("create") && each.getParameterCount() == arguments.length) {
+                each.setAccessible(true);
+                return each.invoke(null, arguments);
+            }
+        }
+        for (var each : type.getDeclaredConstructors()) {
+            if (each.getParameterCount() == arguments.length) {
+                each.setAccessible(true);
+                return each.newInstance(arguments);
+            }
+        }
+        throw new IllegalArgumentException(type.getName());
+    }
+
+    private static void framed(String name, BookieProtoEncoding.EnDecoder encoder, Object message) throws Exception {
+        Object encoded = encoder.encode(message, ByteBufAllocator.DEFAULT);
+        byte[] data = encoded instanceof ByteBufList ? ((ByteBufList) encoded).toArray() : ByteBufUtil.getBytes((ByteBuf) encoded);
+        print("version-2-" + name, data);
     }
 
     private static void places() throws Exception {
