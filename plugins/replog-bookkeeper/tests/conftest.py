@@ -29,6 +29,20 @@ def cluster(shared_cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture(scope="session")
+def shared_mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    java_bookies.need_bookkeeper()
+    with java_bookies.cluster(tmp_path_factory.mktemp("mixed"), 2, python_bookies=3) as found:
+        yield found
+
+
+@pytest.fixture
+def mixed(shared_mixed: Cluster) -> Cluster:
+    """Two bookies of Java's and three of replog's, which a test may kill and freeze."""
+    shared_mixed.heal()
+    return shared_mixed
+
+
+@pytest.fixture(scope="session")
 def shared_driver(shared_cluster: Cluster) -> Iterator[Driver]:
     driver = Driver(shared_cluster.java, shared_cluster.uri, shared_cluster.directory / "driver.log")
     driver("client", "java", "v3")

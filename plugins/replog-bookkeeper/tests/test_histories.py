@@ -11,6 +11,15 @@ def test_both_kinds_agree_on_each_history(cluster: Cluster) -> None:
     run_histories(cluster, range(10))
 
 
+def test_both_kinds_agree_on_bookies_of_both_kinds(mixed: Cluster) -> None:
+    run_histories(mixed, range(300, 310))
+
+
 @pytest.mark.long(is_sampled=False)
 def test_both_kinds_agree_on_many_histories(cluster: Cluster) -> None:
     run_histories(cluster, range(10, 300))
+
+
+@pytest.mark.long(is_sampled=False)
+def test_both_kinds_agree_on_many_with_bookies_of_both_kinds(mixed: Cluster) -> None:
+    run_histories(mixed, range(310, 600))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-import java_bookies
 import pytest
 import trio
 from java_bookies import Cluster, Driver, digest_of, payload
@@ -21,14 +20,7 @@ DIGESTS = {"CRC32": "CRC32", "CRC32C": "CRC32C", "HMAC": "MAC", "DUMMY": "DUMMY"
 QUICK = ClientTuning(add_timeout_s=3.0, read_timeout_s=3.0, recovery_timeout_s=20.0, bookie_retry_after_s=0.5)
 
 
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    java_bookies.need_bookkeeper()
-    with java_bookies.cluster(tmp_path_factory.mktemp("mixed"), 2, python_bookies=1) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def java(mixed: Cluster) -> Iterator[Driver]:
     driver = Driver(mixed.java, mixed.uri, mixed.directory / "driver.log")
     driver("client", "java", "v2")

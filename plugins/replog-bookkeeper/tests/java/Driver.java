@@ -28,6 +28,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * append HANDLE COUNT SIZE SEED            so many entries, in flight together; waits for none: "ok FIRST LAST"
  * flush HANDLE TIMEOUT_MS                  waits for them: "ok CONFIRMED FAILED_CODE"; CONFIRMED counts from the first entry on
  * bench HANDLE COUNT SIZE IN_FLIGHT        "ok SECONDS"
+ * lone HANDLE COUNT SIZE                   one after the other: "ok SECONDS", of the median
  * open NAME HANDLE ID DIGEST PASSWORD recover|plain
  * last HANDLE                              "ok LAST_ADD_CONFIRMED LENGTH IS_CLOSED"
  * lac HANDLE                               asks the bookies: "ok LAST_ADD_CONFIRMED"
@@ -131,6 +132,8 @@ public final class Driver {
                 return waited.told();
             case "bench":
                 return bench(words);
+            case "lone":
+                return lone(handles.get(words[1]), Integer.parseInt(words[2]), new byte[Integer.parseInt(words[3])]);
             case "open":
                 return open(words);
             case "last":
@@ -230,6 +233,17 @@ public final class Driver {
         }
         done.await();
         return "" + (System.nanoTime() - began) / 1e9;
+    }
+
+    private static String lone(LedgerHandle handle, int count, byte[] data) throws Exception {
+        long[] took = new long[count];
+        for (int each = 0; each < count; each++) {
+            long began = System.nanoTime();
+            handle.addEntry(data);
+            took[each] = System.nanoTime() - began;
+        }
+        java.util.Arrays.sort(took);
+        return "" + took[count / 2] / 1e9;
     }
 
     private String open(String[] words) throws Exception {
