@@ -6,6 +6,7 @@ A bookie serves some 3 s after its start, and has 200 MB; so do the programs tha
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import queue
 import random
@@ -32,6 +33,7 @@ HOW = (
 )
 _LOGGING, _TALKATIVE = "log4j2.properties", "talkative.properties"
 _SERVING = b"Started component bookie-server"
+_RECOVERING = b"Started component autorecovery-server"
 _STARTING_S = 90.0
 _ANSWER_S = 90.0
 _HEAP = ("-Xms64m", "-Xmx192m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC")
@@ -214,6 +216,29 @@ class Cluster:
         java = attrs.evolve(self.java, logging=_TALKATIVE)
         return java.run("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(path), *arguments)
 
+    @contextmanager
+    def autorecovery(self) -> Iterator[None]:
+        """Java's auditor, and the worker that copies what a lost bookie had."""
+        own = self.directory / "autorecovery"
+        own.mkdir()
+        conf = {
+            **_BOOKIE,
+            "metadataServiceUri": self.uri,
+            "journalDirectories": own / "journal",
+            "ledgerDirectories": own / "ledgers",
+            "rwRereplicateBackoffMs": 200,
+        }
+        path = own / "autorecovery.conf"
+        path.write_text("".join(f"{name}={value}\n" for name, value in conf.items()))
+        command = self.java.command("org.apache.bookkeeper.replication.AutoRecoveryMain", "--conf", str(path))
+        server = Server("autorecovery", command, own, {"LC_ALL": "C.UTF-8"})
+        server.launch()
+        try:
+            server.wait_until(lambda: _RECOVERING in server.log_path.read_bytes(), "it has begun", _STARTING_S)
+            yield
+        finally:
+            server.kill()
+
     def start(self, count: int, **settings: object) -> None:
         """Starts so many more bookies, and returns when all serve."""
         first = len(self.bookies) + 1
@@ -222,10 +247,11 @@ class Cluster:
         ]
         self._start(started)
 
-    def start_python(self, count: int, storage: str = "files") -> None:
-        """Starts so many bookies of replog's, and returns when all serve."""
+    def start_python(self, count: int, storages: Sequence[str] = ("files", "files", "lmdb")) -> None:
+        """Starts so many bookies of replog's, over these storages in turn, and returns when all serve."""
         first = len(self.bookies) + 1
-        self._start([PythonBookie(self.directory, each, self.uri, storage) for each in range(first, first + count)])
+        kinds = zip(range(first, first + count), itertools.cycle(storages), strict=False)
+        self._start([PythonBookie(self.directory, each, self.uri, kind) for each, kind in kinds])
 
     def _start(self, started: Sequence[JavaBookie | PythonBookie]) -> None:
         self.bookies += started

@@ -111,9 +111,8 @@ def compare_bookies(runs: int, entries: int) -> None:
             directory = Path(text) / kind
             directory.mkdir()
             of_java, of_python = counts
-            cluster = stack.enter_context(
-                java_bookies.cluster(directory, of_java, python_bookies=of_python, is_optimized=True)
-            )
+            cluster = stack.enter_context(java_bookies.cluster(directory, of_java, is_optimized=True))
+            cluster.start_python(of_python, ("files",))
             drivers[kind] = Driver(cluster.java, cluster.uri, directory / "driver.log")
             stack.callback(drivers[kind].kill)
             drivers[kind]("client", "java", "v3")

@@ -185,6 +185,28 @@ def test_javas_shell_knows_the_bookies_and_reads_from_one(mixed: Cluster, java: 
     assert "Total disk capacity in the cluster" in mixed.shell("bookieinfo")
 
 
+def test_javas_auditor_replaces_a_lost_bookie(mixed: Cluster, java: Driver) -> None:
+    """Its copies go to bookies of both kinds."""
+    lost = of_python(mixed)[0]
+    ledger_ids = []
+    for _ in range(8):
+        ledger_ids.append(begun(java, "v3", quorum=(3, 3, 2)))
+        java("close", "own")
+
+    def named() -> list[int]:
+        return [each for each in ledger_ids if lost.bookie_id in java("state", "v3", each)[3]]
+
+    assert named(), "each has three of five bookies, chosen at random"
+    with mixed.autorecovery():
+        lost.server.terminate()
+        deadline_s = time.monotonic() + 60
+        while named():
+            assert time.monotonic() < deadline_s
+    for ledger_id in ledger_ids:
+        java("open", "v3", "other", ledger_id, "CRC32C", "-", "recover")
+        assert java("read", "other", 0, 29) == [expected(30)]
+
+
 # -- the cluster ------------------------------------------------------------------------------------------------------
 
 

@@ -251,6 +251,24 @@ async def test_a_client_reading_nothing_stops_only_itself(monkeypatch: pytest.Mo
         await still_serves(bookie, neighbour)
 
 
+async def test_large_frames_arriving_from_many_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B9: each may be as large as a frame, and connections are many."""
+    monkeypatch.setattr(session, "_ARRIVING_BYTES_MAX", 3 << 20)
+    async with a_bookie() as bookie:
+        neighbour = await bookie.call()
+        await neighbour.add(0)
+        for _ in range(2):
+            caller = await bookie.call(2)
+            await caller.stream.send_all(caller.frame(*add_of(1, entry(1, bytes(2 << 20))))[: 1 << 20])
+            await still_serves(bookie, neighbour)
+        last = await bookie.call(2)
+        await ends(last, last.frame(*add_of(1, entry(1, bytes(4 << 20))))[: 2 << 20])
+        await still_serves(bookie, neighbour)
+        for each in bookie.callers[1:]:
+            await each.stream.aclose()
+        assert await neighbour.add(1, entry(1, bytes(2 << 20))) is Code.OK
+
+
 async def test_no_more_connections_than_the_bookie_can_bear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "CONNECTIONS_MAX", 3)
     async with a_bookie() as bookie:

@@ -196,6 +196,11 @@ class Splitter:
         self._bytes_max = bytes_max
         self._data = bytearray()
 
+    @property
+    def begun_bytes(self) -> int:
+        """The bytes of a message that has not come whole."""
+        return len(self._data)
+
     def feed(self, data: bytes | bytearray) -> list[bytes]:
         """The messages that are complete with these bytes."""
         self._data += data

@@ -13,7 +13,7 @@ from replog.errors import ConfigError
 from replog.runtime.host_ports import advertised_address, format_address, parse_address
 from replog.runtime.loggers import logger
 from replog.runtime.nursery import open_service_nursery
-from replog_bookkeeper.serving.session import Session
+from replog_bookkeeper.serving.session import Arriving, Session
 from replog_bookkeeper.serving.watched import LedgersWatched
 
 _log = logger("replog.bookkeeper")
@@ -32,6 +32,7 @@ class Listener:
     def __init__(self, server: BookieServer) -> None:
         self._server = server
         self._watched = LedgersWatched()
+        self._arriving = Arriving()
         self._sessions: set[Session] = set()
         self._accepting = trio.CancelScope()
 
@@ -77,7 +78,7 @@ class Listener:
                         _log.warning("a connection is closed: %d are open", CONNECTIONS_MAX)
                         await trio.aclose_forcefully(stream)
                         continue
-                    session = Session(stream, self._server, self._watched, self._share)
+                    session = Session(stream, self._server, self._watched, self._arriving, self._share)
                     self._sessions.add(session)
                     nursery.start_soon(self._serve, session)
 

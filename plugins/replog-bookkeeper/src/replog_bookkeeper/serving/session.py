@@ -4,6 +4,8 @@ The first byte decides which version of the protocol a client speaks, and it sta
 
 Requests without an answer and answers that are not sent yet are counted in bytes. While they exceed the connection's share,
 nothing more of it is taken: a client that sends and does not read, or asks for more than it takes, stops only itself (B9).
+Frames that are arriving are counted for all connections together: where they are too many, a connection with a large one is
+closed.
 """
 
 from __future__ import annotations
@@ -33,21 +35,36 @@ _log = logger("replog.bookkeeper")
 TAKEN_BYTES_MAX = FRAME_BYTES_MAX + (10 << 10)
 _CHUNK_BYTES = 256 << 10
 _READ_BYTES = 16 << 10  # that the answer to a read is expected to have at first
+_SMALL_BYTES = 64 << 10  # of a frame: it may go on arriving however many others do
+_ARRIVING_BYTES_MAX = 128 << 20
 _READS_MAX = 64  # without an answer, at a time
 _SENDING_S = 60.0  # that a client may take for what is sent at once
 _READS = (Operation.READ_ENTRY, Operation.READ_CONFIRMED, Operation.LIST_ENTRIES)
+
+
+class Arriving:
+    """The bytes of frames that have not come whole, of all connections."""
+
+    def __init__(self) -> None:
+        self.total_bytes = 0
 
 
 class Session:
     """One connection. `share` gives the bytes that it may use now."""
 
     def __init__(
-        self, stream: trio.SocketStream, server: BookieServer, watched: LedgersWatched, share: Callable[[], int]
+        self,
+        stream: trio.SocketStream,
+        server: BookieServer,
+        watched: LedgersWatched,
+        arriving: Arriving,
+        share: Callable[[], int],
     ) -> None:
         self._stream = stream
         self._server = server
         self._watched = watched
         self._share = share
+        self._arriving, self._begun_bytes = arriving, 0
         self._lent = lent_thread()
         self._messages: deque[bytes] = deque()  # received, and not taken
         self._question: type[frames.Question] | type[frames_v2.Question] | None = None
@@ -78,6 +95,7 @@ class Session:
         finally:
             self._owed.clear()
             self._used_bytes = 0
+            self._count_begun(0)
             self._wake()
             await trio.aclose_forcefully(self._stream)
 
@@ -92,6 +110,7 @@ class Session:
         splitter = Splitter(TAKEN_BYTES_MAX)
         while data := await self._stream.receive_some(_CHUNK_BYTES):
             self._messages.extend(splitter.feed(data))
+            self._count_begun(splitter.begun_bytes)
             while self._messages:
                 await self._wait_for_room()
                 # Another client's thread is not lent: what follows would wait for the disk with it.
@@ -99,6 +118,14 @@ class Session:
                     self._lent.lend(partial(self._take, desk))
                 else:
                     self._take(desk)
+
+    def _count_begun(self, begun_bytes: int) -> None:
+        self._arriving.total_bytes += begun_bytes - self._begun_bytes
+        self._begun_bytes = begun_bytes
+        if begun_bytes > _SMALL_BYTES and self._arriving.total_bytes > _ARRIVING_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"{self._arriving.total_bytes} bytes of frames are arriving, of all clients: too many"
+            )
 
     async def _wait_for_room(self) -> None:
         while not self._has_room():
