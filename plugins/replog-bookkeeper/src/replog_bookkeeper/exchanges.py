@@ -112,7 +112,7 @@ class Adding(Exchange):
 
 
 def add_question(request: AddRequest) -> tuple[Operation, Any, int]:
-    """What to ask for an add, as `Exchange.questions`. What a recovery writes back carries the last add confirmed with which it
+    """What to ask for an add, as `Exchange.questions`. A recovery's copies carry the last add confirmed with which it
     began (R5), and a priority: a read-only bookie takes it, too."""
     batch, key = request.batch, request.key
     assert isinstance(key, LedgerKey), "requests carry the ledger's key (see `LedgerKey`)"
@@ -300,24 +300,30 @@ class AskingConfirmed(Exchange):
         )
 
 
-class AskingLastEntry(AskingConfirmed):
-    """The same in version 2, which has neither long polls nor explicit last adds confirmed: the last entry says what was
-    confirmed when it was written. An answer without news is held back for a while."""
+class AskingLastEntry(Exchange):
+    """A query for the last add confirmed in version 2, which has neither long polls nor explicit ones: the last entry says what
+    was confirmed when it was written. An answer without news is held back for a while."""
+
+    def __init__(self, request: ReadLastAddConfirmedRequest) -> None:
+        super().__init__(request)
+        self._after = request.after
+        self._wait_ms = request.wait_ms
 
     def questions(self) -> list[tuple[Operation, Any, int]]:
         return [(Operation.READ_ENTRY, self._read_body(_LAST), 0)]
 
     def answered(self, place: int, answer: Answer) -> Response | None:
+        confirmed = -1
         if answer.code is Code.OK:
             try:
-                self._confirmed = self.key.open_entry(answer.body.body, self.ledger_id, None).last_add_confirmed
+                confirmed = self.key.open_entry(answer.body.body, self.ledger_id, None).last_add_confirmed
             except RemoteProtocolError as problem:
                 return self.damaged(problem)
-        if self._confirmed <= self._after:
+        if confirmed <= self._after:
             self.waits_s = min(self._wait_ms / 1000, _LOOK_AGAIN_S)
-        if answer.code is Code.OK or answer.code in _DENIALS:
-            return self._response()
-        return self.refusal(answer)
+        if answer.code is not Code.OK and answer.code not in _DENIALS:
+            return self.refusal(answer)
+        return Response(self.request_id, Status.OK, confirmed, proof=self.prove(confirmed))
 
 
 class NotPublishing(Exchange):

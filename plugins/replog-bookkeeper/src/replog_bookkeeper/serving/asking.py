@@ -60,7 +60,7 @@ Tell = Callable[[Question, bytes], None]
 
 
 class Asking:
-    """What one connection asks its bookie. `tell` gets a question and the frame that answers it, once."""
+    """The bookie's end of one connection. `tell` gets a question and the frame that answers it, once."""
 
     def __init__(self, server: BookieServer, tell: Tell) -> None:
         self.server = server

@@ -1,11 +1,11 @@
-"""Takes what clients of BookKeeper ask of a bookie. One desk for each connection; it never waits: an answer that takes several
+"""Takes the questions that clients of BookKeeper ask. One desk for each connection; it never waits: an answer that takes several
 requests is made as their answers come.
 
 Rules:
 
 - A recovery's add passes a fence, and fences nothing: Java's repairs send such adds to bookies of a live writer.
-- What the bookie cannot tell is answered by 507 in version 3, and by an I/O error in version 2: clients of that know no other
-  word. Neither counts as a denial (B8).
+- Doubt is answered by 507 in version 3, and by an I/O error in version 2, whose clients know no other word. Neither counts as a
+  denial (B8).
 """
 
 from __future__ import annotations

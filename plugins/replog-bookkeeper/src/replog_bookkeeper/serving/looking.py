@@ -28,7 +28,7 @@ class End(Protocol):
 
 
 class Looking:
-    """Those of one connection."""
+    """The longer looks of one connection."""
 
     def __init__(self, server: BookieServer, nursery: trio.Nursery, end: End) -> None:
         self._server = server

@@ -29,7 +29,7 @@ LAST = -1  # the entry id that asks for a bookie's last entry
 
 
 class Reads:
-    """Those of one connection."""
+    """The reads of one connection."""
 
     def __init__(self, asking: Asking, watched: LedgersWatched) -> None:
         self._asking = asking

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class LedgersWatched:
-    """Those of one bookie."""
+    """The long polls of one bookie."""
 
     def __init__(self) -> None:
         self._wakes: dict[int, set[Callable[[], None]]] = {}

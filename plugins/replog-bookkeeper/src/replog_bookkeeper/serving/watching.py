@@ -17,7 +17,7 @@ _BROUGHT_BYTES = 64 << 10  # that an answer brings along at once; a larger entry
 
 
 class Watching:
-    """Those of one connection."""
+    """Last adds confirmed, for one connection."""
 
     def __init__(self, asking: Asking, reads: Reads, watched: LedgersWatched) -> None:
         self._asking = asking
