@@ -26,6 +26,7 @@ from replog.errors import (
 )
 from replog.metastores.zookeeper.options import ZooKeeperOptions
 from replog_bookkeeper.bookies import AVAILABLE, COOKIES, READ_ONLY
+from replog_bookkeeper.frames import Code
 from replog_bookkeeper.layouts import Target
 from replog_bookkeeper.nodes import LedgersRoot
 from replog_bookkeeper.records import INSTANCE
@@ -228,8 +229,9 @@ async def root(mixed: Cluster) -> AsyncIterator[LedgersRoot]:
 @asynccontextmanager
 async def served(cluster: Cluster, directory: Path, **options: Any) -> AsyncIterator[BookKeeperBookie]:
     """One more bookie, in this process."""
-    chosen = BookieTuning(garbage_collection_interval_s=3600.0, announce_timeout_s=2.0, **options)
-    async with serve_bookie(cluster.uri, directory / "data", listen="127.0.0.1:0", options=chosen) as bookie:
+    chosen = BookieTuning(garbage_collection_interval_s=3600.0, announce_timeout_s=2.0)
+    serving = serve_bookie(cluster.uri, directory / "data", listen="127.0.0.1:0", options=chosen, **options)
+    async with serving as bookie:
         yield bookie
 
 
@@ -357,8 +359,24 @@ async def test_nothing_is_dropped_after_a_restore_of_zookeeper(
         for _ in range(2):
             with pytest.raises(MetastoreDoubtedError, match="was raised 0 times"):
                 await bookie.collect_garbage()
-        assert bookie.server.storage.ledger_ids() == [77_777_777]
         await registered(root, bookie, f"{AVAILABLE}/{READ_ONLY}", is_there=True)
+    async with served(mixed, tmp_path) as bookie:
+        with pytest.raises(MetastoreDoubtedError, match="was raised 0 times"):
+            await bookie.collect_garbage()
+        await registered(root, bookie, f"{AVAILABLE}/{READ_ONLY}", is_there=True)
+        caller = await Served(bookie.server, bookie.address).call()
+        assert (await caller.ask(*fence_of(ledger_id=77_777_777))).code is Code.IO_ERROR, "it takes part in no recovery"
+        await caller.stream.aclose()
+    async with served(mixed, tmp_path, after_restore=True) as bookie:
+        assert await bookie.collect_garbage() == []
+        assert await bookie.collect_garbage() == [77_777_777]
+        await registered(root, bookie, AVAILABLE, is_there=True)
+    await root.delete(key)  # restored from a time before the bookie
+    with pytest.raises(StorageIdentityError, match="no cookie here"):
+        async with served(mixed, tmp_path):
+            pass
+    async with served(mixed, tmp_path, after_restore=True) as bookie:
+        assert bookie.bookie_id in await root.children(COOKIES)
 
 
 async def test_a_missing_cluster_is_refused(mixed: Cluster, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ async def serve_bookie(
     options: BookieOptions | None = None,
     zookeeper: ZooKeeperOptions | None = None,
     registry: Registry | None = None,
+    after_restore: bool = False,
 ) -> AsyncIterator[BookKeeperBookie]:
     """Serves a bookie to clients of BookKeeper, Java's and this package's, while the context is open.
 
@@ -72,6 +73,7 @@ async def serve_bookie(
     - `directory`: of its data; made if there is none. `options`: as of `replog.serve_bookie`, such as the kind of storage.
     - `listen`, `advertise`: HOST:PORT to listen at, and for clients to connect to, if that is another.
     - `zookeeper`: security and deadlines of the metadata; `lease_s` is how long the bookie stays registered if it is killed.
+    - `after_restore`: an operator says that the metadata is right as it is, although the bookie has seen a later state of it.
 
     Raises `ConfigError`, `StorageError`, `StorageIdentityError` if the directory is another cluster's, `MetastoreError`. On
     leaving it is no longer registered, answers what it accepted, and closes its storage."""
@@ -84,7 +86,7 @@ async def serve_bookie(
     try:
         registration = Registration(root, server, str(directory))
         layout = await records.layout()
-        await registration.begin()
+        await registration.begin(after_restore=after_restore)
         await bound_doubt(server, records)
         garbage = Garbage(server, root, layout, registration)
         async with (

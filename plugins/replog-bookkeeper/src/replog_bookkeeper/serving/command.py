@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Annotated
 
 import attrs
@@ -21,7 +21,7 @@ from replog.errors import ConfigError, ReplogError
 from replog.registry import Registry
 from replog.runtime.collector import no_collections
 from replog.runtime.nursery import open_service_nursery
-from replog_bookkeeper.serving.bookie import LISTEN, serve_bookie
+from replog_bookkeeper.serving.bookie import LISTEN, BookKeeperBookie, serve_bookie
 
 
 def serve(
@@ -42,6 +42,13 @@ def serve(
     storage: Annotated[
         str | None, typer.Option(metavar="KIND", help="files, lmdb, or a plugin's, maybe with options. Default: files.")
     ] = None,
+    after_restore: Annotated[
+        bool,
+        typer.Option(
+            "--after-restore",
+            help="The metadata is right as it is, although the bookie has seen a later state. For one start, after a restore.",
+        ),
+    ] = False,
     log_format: Annotated[str, typer.Option(metavar="FORMAT", help="json, text or auto: text on a terminal.")] = "auto",
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
     for_programs: AsJSON = False,
@@ -59,8 +66,18 @@ def serve(
     with Logs(written) as logs:
         observer = Observer(logs.log)
         registry = Registry({"log of the process": observer})
+        serving = serve_bookie(
+            metastore,
+            os.path.abspath(data),
+            listen=listen,
+            advertise=advertise,
+            options=options,
+            registry=registry,
+            after_restore=after_restore,
+        )
+        facts = {"data": data, "storage": BackendURL.parse(options.storage).scheme, "metastore": metastore}
         try:
-            trio.run(_serve, logs, observer, registry, metastore, os.path.abspath(data), listen, advertise, options)
+            trio.run(_serve, logs, observer, serving, facts)
         except ReplogError as error:
             # For people, the error is one line on standard error as with all commands; for programs, a line of the log.
             if logs.is_text:
@@ -70,14 +87,7 @@ def serve(
 
 
 async def _serve(
-    logs: Logs,
-    observer: Observer,
-    registry: Registry,
-    uri: str,
-    directory: str,
-    listen: str,
-    advertise: str,
-    options: BookieOptions,
+    logs: Logs, observer: Observer, serving: AbstractAsyncContextManager[BookKeeperBookie], facts: dict[str, str]
 ) -> None:
     leaving, started_s = Leaving(logs.log), time.monotonic()
     async with open_service_nursery() as nursery:
@@ -85,20 +95,10 @@ async def _serve(
         with leaving.beginning:
             async with AsyncExitStack() as stack:
                 with no_collections(is_kept=True):
-                    serving = serve_bookie(
-                        uri, directory, listen=listen, advertise=advertise, options=options, registry=registry
-                    )
                     bookie = await stack.enter_async_context(serving)
                 logs.bookie_id = bookie.bookie_id
-                logs.log.info(
-                    "serving",
-                    listen=[bookie.address],
-                    data=directory,
-                    storage=BackendURL.parse(options.storage).scheme,
-                    metastore=uri,
-                    pid=os.getpid(),
-                    start_s=round(time.monotonic() - started_s, 3),
-                )
+                start_s = round(time.monotonic() - started_s, 3)
+                logs.log.info("serving", listen=[bookie.address], **facts, pid=os.getpid(), start_s=start_s)
                 notify("READY=1")
                 await leaving.asked()
         if leaving.was_served and observer.failure is not None:

@@ -19,7 +19,6 @@ from replog_bookkeeper.serving.watched import LedgersWatched
 _log = logger("replog.bookkeeper")
 
 CONNECTIONS_MAX = 1024
-_TOTAL_BYTES_MAX = 64 << 20  # of all connections: requests without an answer, and answers that are not sent
 _SHARE_BYTES_MAX, _SHARE_BYTES_MIN = 16 << 20, 64 << 10
 _DRAIN_S = 5.0  # that answers may take when the bookie leaves
 _ACCEPT_AGAIN_S = 0.1  # after the process has run out of descriptors
@@ -89,5 +88,6 @@ class Listener:
             self._sessions.discard(session)
 
     def _share(self) -> int:
-        share = _TOTAL_BYTES_MAX // max(1, len(self._sessions))
+        # As much in all as may wait for the disk: Java's writers would replace a bookie that is too busy.
+        share = self._server.options.queue_bytes_max // max(1, len(self._sessions))
         return max(_SHARE_BYTES_MIN, min(_SHARE_BYTES_MAX, share))

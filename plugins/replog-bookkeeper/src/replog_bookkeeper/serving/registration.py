@@ -53,10 +53,11 @@ class Registration:
 
     # -- the cookie -----------------------------------------------------------------------------------------------------
 
-    async def begin(self) -> None:
-        """Checks that this bookie may serve in this cluster, and writes its cookie if it is new.
+    async def begin(self, *, after_restore: bool = False) -> None:
+        """Checks that this bookie may serve in this cluster, and writes its cookie if it is new. With `after_restore`, an
+        operator says that the metadata is right as it is, although the bookie has seen a later state of it (B6a).
 
-        Raises `StorageIdentityError` if not, `MetastoreError`, `StorageError`."""
+        Raises `StorageIdentityError` if it may not serve, `MetastoreError`, `StorageError`."""
         storage = self._server.storage
         self._lock = await self._server.call(storage.lock_name)
         instance_id = await self._instance_id()
@@ -67,17 +68,17 @@ class Registration:
             found: Versioned = await self._root.get(self._cookie_key)
         except KeyNotFoundError:
             held = await self._server.call(storage.ledger_ids)
-            if seen.token or held:
+            if (seen.token or held) and not after_restore:
                 problem = "it has ledgers, and no cookie here: it was decommissioned, or is another cluster's"
                 raise self._foreign(problem) from None
             version = await self._root.create(self._cookie_key, self._cookie(instance_id))
         else:
             self._check(found, instance_id)
             version = found.version
-        if version < seen.times_raised:
-            self._doubt(version, seen)
-        sighting = Sighting(instance_id, max(version, seen.times_raised))
-        await self._server.call(lambda: storage.keep_sighting(sighting))
+        if version < seen.times_raised and not after_restore:
+            self._doubt(version, seen)  # it serves all the same, and drops nothing
+        else:
+            await self._server.call(lambda: storage.keep_sighting(Sighting(instance_id, version)))
 
     async def _instance_id(self) -> str:
         return (await self._root.get(INSTANCE)).value.decode(errors="replace")
@@ -104,14 +105,21 @@ class Registration:
     def _foreign(self, problem: str) -> StorageIdentityError:
         return StorageIdentityError(
             f"bookie {self._server.bookie_id} does not serve in this cluster: {problem} (B4)",
-            "Start a new bookie in an empty directory, or name the cluster of this one. Nothing was touched",
+            "Start a new bookie in an empty directory, or name the cluster of this one. If its metadata was restored from a time "
+            "before this bookie, start it once with --after-restore. Nothing was touched",
         )
 
-    def _doubt(self, version: int, seen: Sighting) -> None:
+    def _doubt(self, version: int, seen: Sighting) -> MetastoreDoubtedError:
+        """The bookie doubts its metadata from now on: it is read-only, and takes part in no recovery."""
         problem = f"the cookie of this bookie was raised {version} times, and had been {seen.times_raised} times"
         if self._server.mode.turn(metastore_problem=problem):
-            _log.error("bookie %s drops nothing: %s: its metadata went back", self._server.bookie_id, problem)
-        raise MetastoreDoubtedError(f"bookie {self._server.bookie_id} doubts its metadata: {problem} (B6a)")
+            _log.error(
+                "bookie %s drops nothing, and takes part in no recovery: %s. Its metadata went back: put the right one back, or "
+                "start the bookie once with --after-restore",
+                self._server.bookie_id,
+                problem,
+            )
+        return MetastoreDoubtedError(f"bookie {self._server.bookie_id} doubts its metadata: {problem} (B6a)")
 
     async def raise_counter(self) -> None:
         """Checks that the cluster is the one that this bookie knows, and not an earlier state of it; and raises the counter.
@@ -136,7 +144,7 @@ class Registration:
         if instance_id != seen.token:
             raise MetastoreDoubtedError(f"bookie {self._server.bookie_id}: this is the cluster {instance_id} (B6a)")
         if found.version < seen.times_raised:
-            self._doubt(found.version, seen)
+            raise self._doubt(found.version, seen)
         return found
 
     # -- while it serves --------------------------------------------------------------------------------------------------
