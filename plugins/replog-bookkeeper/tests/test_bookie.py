@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import trio
 from java_bookies import Cluster, Driver, JavaError, PythonBookie, digest_of, payload
-from wire_bookie import LEDGER, Served, fence_of
+from wire_bookie import LEDGER, Served, entry, fence_of
 
 import replog
 import replog_bookkeeper
+from replog.abc import UNBOUNDED
 from replog.config.bookie import BookieTuning
 from replog.errors import (
     ConfigError,
@@ -308,6 +309,36 @@ async def test_an_address_in_use_is_refused(mixed: Cluster, tmp_path: Path) -> N
         with pytest.raises(ConfigError, match="cannot listen there"):
             async with serve_bookie(mixed.uri, tmp_path / "other", listen=bookie.address):
                 pass
+
+
+def damaged(directory: Path) -> None:
+    """The disk lost the second half of what was written last."""
+    journal = max((directory / "data").rglob("*.journal"), key=lambda path: path.stat().st_mtime_ns)
+    content = journal.read_bytes().rstrip(b"\0")
+    journal.write_bytes(content[: len(content) // 2])
+
+
+async def test_a_bookie_that_lost_something_denies_nothing(mixed: Cluster, java: Driver, tmp_path: Path) -> None:
+    """B8: of ledgers that existed when it was opened."""
+    old = begun(java, "v3")
+    async with served(mixed, tmp_path) as bookie:
+        caller = await Served(bookie.server, bookie.address).call()
+        for entry_id in range(40):
+            assert await caller.add(entry_id, entry(entry_id, bytes(1000), ledger_id=old), ledger_id=old) is Code.OK
+        await caller.stream.aclose()
+    damaged(tmp_path)
+    async with served(mixed, tmp_path) as bookie:
+        assert old < bookie.server.storage.doubt().doubted_below < UNBOUNDED
+        (new,) = java("create", "v3", "new", 3, 3, 2, "CRC32C", "-", bookie.server.storage.doubt().doubted_below + 1)
+        caller = await Served(bookie.server, bookie.address).call()
+        assert (await caller.read(0, ledger_id=old)).code is Code.OK
+        for entry_id in (39, 40):
+            assert (await caller.read(entry_id, ledger_id=old)).code is Code.UNKNOWN_LEDGER_STATE
+            assert (await caller.fence(entry_id, ledger_id=old)).code is Code.UNKNOWN_LEDGER_STATE
+        assert await caller.add(40, entry(40, ledger_id=old), ledger_id=old) in (Code.FENCED, Code.UNKNOWN_LEDGER_STATE)
+        assert (await caller.read(0, ledger_id=int(new))).code is Code.NO_LEDGER
+        assert await caller.add(0, entry(0, ledger_id=int(new)), ledger_id=int(new)) is Code.OK
+        await caller.stream.aclose()
 
 
 # -- garbage ----------------------------------------------------------------------------------------------------------

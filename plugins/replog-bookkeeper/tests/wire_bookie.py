@@ -32,12 +32,17 @@ ANSWER_S = 10.0
 
 
 def entry(
-    entry_id: int, payload: bytes = b"x", confirmed: int | None = None, key: LedgerKey = KEY, length: int | None = None
+    entry_id: int,
+    payload: bytes = b"x",
+    confirmed: int | None = None,
+    key: LedgerKey = KEY,
+    length: int | None = None,
+    ledger_id: int = LEDGER,
 ) -> bytes:
     """The bytes of an entry; without `length`, that of a ledger whose entries are all like this one."""
     batch = batches.build(
-        process_digest(LEDGER),
-        ledger_id=LEDGER,
+        process_digest(ledger_id),
+        ledger_id=ledger_id,
         first_entry_id=entry_id,
         stride=1,
         payloads=(payload,),
@@ -87,10 +92,16 @@ class Caller:
         return await self.answer()
 
     async def add(
-        self, entry_id: int, body: bytes | None = None, *, key: bytes = KEY, is_recovery: bool = False
+        self,
+        entry_id: int,
+        body: bytes | None = None,
+        *,
+        key: bytes = KEY,
+        is_recovery: bool = False,
+        ledger_id: int = LEDGER,
     ) -> Code:
-        answer = await self.ask(*add_of(entry_id, body, key=key, is_recovery=is_recovery))
-        assert (answer.body.ledgerId, answer.body.entryId) == (LEDGER, entry_id)
+        answer = await self.ask(*add_of(entry_id, body, key=key, is_recovery=is_recovery, ledger_id=ledger_id))
+        assert (answer.body.ledgerId, answer.body.entryId) == (ledger_id, entry_id)
         return answer.code
 
     async def read(self, entry_id: int, *, ledger_id: int = LEDGER) -> Answer:
@@ -106,11 +117,16 @@ class Caller:
 
 
 def add_of(
-    entry_id: int, body: bytes | None = None, *, key: bytes = KEY, is_recovery: bool = False
+    entry_id: int,
+    body: bytes | None = None,
+    *,
+    key: bytes = KEY,
+    is_recovery: bool = False,
+    ledger_id: int = LEDGER,
 ) -> tuple[Operation, Any, int]:
     fields = {"flag": RECOVERY_ADD} if is_recovery else {}
     data = entry(entry_id) if body is None else body
-    message = wire["AddRequest"](ledgerId=LEDGER, entryId=entry_id, masterKey=bytes(key), body=data, **fields)
+    message = wire["AddRequest"](ledgerId=ledger_id, entryId=entry_id, masterKey=bytes(key), body=data, **fields)
     return Operation.ADD_ENTRY, message, HIGH_PRIORITY if is_recovery else 0
 
 
