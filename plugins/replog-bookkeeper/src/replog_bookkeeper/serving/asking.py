@@ -32,7 +32,6 @@ _CODES = {
     Status.BAD_REQUEST: Code.BAD_REQUEST,
     Status.TOO_BUSY: Code.TOO_MANY_REQUESTS,
 }
-_WARNED = (Status.UNKNOWN, Status.CONFLICT, Status.METASTORE_DOUBTED)
 _LEDGER, _ENTRY = ("ledgerId",), ("ledgerId", "entryId")
 # Of the question, which its answer repeats.
 _NAMES: dict[int, tuple[str, ...]] = {
@@ -139,8 +138,10 @@ class Asking:
 
     def refuse(self, question: Question, response: Response) -> None:
         """Answers that it was not done, or is not there."""
-        if response.status in _WARNED:
-            _log.warning("a request of a client of BookKeeper fails: %s", response.detail)
+        if response.status is Status.CONFLICT:
+            _log.warning("an add of a client of BookKeeper is refused (T3): %s", response.detail)
+        else:  # failures of the storage and its damage are reported by themselves
+            _log.debug("a request of a client of BookKeeper fails: %s %s", response.status.name, response.detail)
         self.end(question, _CODES.get(response.status, Code.IO_ERROR))
 
     def deny(self, question: Question, response: Response) -> None:

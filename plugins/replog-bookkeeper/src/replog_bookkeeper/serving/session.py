@@ -38,7 +38,7 @@ _READ_BYTES = 16 << 10  # that the answer to a read is expected to have at first
 _SMALL_BYTES = 64 << 10  # of a frame: it may go on arriving however many others do
 _ARRIVING_BYTES_MAX = 128 << 20
 _READS_MAX = 64  # without an answer, at a time
-_SENDING_S = 60.0  # that a client may take for what is sent at once
+_SENDING_S = 60.0  # that a client may take for a chunk
 _READS = (Operation.READ_ENTRY, Operation.READ_CONFIRMED, Operation.LIST_ENTRIES)
 
 
@@ -113,7 +113,7 @@ class Session:
             self._count_begun(splitter.begun_bytes)
             while self._messages:
                 await self._wait_for_room()
-                # Another client's thread is not lent: what follows would wait for the disk with it.
+                # A request that came alone may be committed in this thread; what follows one would wait for the disk, too.
                 if len(self._messages) == 1:
                     self._lent.lend(partial(self._take, desk))
                 else:
@@ -187,12 +187,14 @@ class Session:
             await self._answered.wait()
             self._answered = trio.Event()
             while self._unsent:
-                data = b"".join(self._unsent)
+                data = memoryview(b"".join(self._unsent))
                 self._unsent.clear()
-                with trio.fail_after(_SENDING_S):
-                    await self._stream.send_all(data)
-                self._used_bytes -= len(data)
-                self._wake()
+                for start in range(0, len(data), _CHUNK_BYTES):
+                    chunk = data[start : start + _CHUNK_BYTES]
+                    with trio.fail_after(_SENDING_S):
+                        await self._stream.send_all(chunk)
+                    self._used_bytes -= len(chunk)
+                    self._wake()
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, trio.Event()
