@@ -5,8 +5,8 @@
             async for entry in ledger:
                 ...
 
-For asyncio there is `replog_bookkeeper.aio`, for any thread `replog_bookkeeper.blocking`. `replog_bookkeeper.serving` has a bookie
-that Java's clients use.
+For asyncio there is `replog_bookkeeper.aio`, for any thread `replog_bookkeeper.blocking`. `replog_bookkeeper.serving` has a
+bookie that Java's clients use.
 """
 
 from __future__ import annotations

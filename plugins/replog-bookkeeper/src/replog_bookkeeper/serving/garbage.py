@@ -13,7 +13,7 @@ from functools import partial
 import trio
 
 from replog.bookie.server import BookieServer
-from replog.errors import KeyNotFoundError, MetastoreError, StorageError
+from replog.errors import ConfigError, KeyNotFoundError, MetastoreError, StorageError
 from replog.runtime.loggers import logger
 from replog_bookkeeper.layouts import Layout, ledger_key
 from replog_bookkeeper.nodes import LedgersRoot
@@ -42,15 +42,16 @@ class Garbage:
 
         Raises `MetastoreError` or `StorageError`: then nothing that exists was dropped."""
         # The snapshot comes first: a ledger that is created after the listing must not be taken for garbage.
-        here = await self._server.call(self._server.storage.ledger_ids)
-        if not here:
+        held = await self._server.call(self._server.storage.ledger_ids)
+        keys = {each: key for each in held if (key := self._key(each)) is not None}
+        if not keys:
             return []
         await self._registration.raise_counter()
-        missing = await self._list_missing(here)
+        missing = await self._list_missing(keys)
         dropped = []
         for ledger_id in sorted(missing & self._missing):
             try:
-                await self._root.get(ledger_key(self._layout, ledger_id))
+                await self._root.get(keys[ledger_id])
             except KeyNotFoundError:
                 await self._registration.check()
                 await self._server.drop(ledger_id)
@@ -58,10 +59,17 @@ class Garbage:
         self._missing = missing.difference(dropped)
         return dropped
 
-    async def _list_missing(self, here: list[int]) -> frozenset[int]:
+    def _key(self, ledger_id: int) -> str | None:
+        """The node of a ledger; None if the layout has no place for it: then some client has fenced a ledger that cannot be."""
+        try:
+            return ledger_key(self._layout, ledger_id)
+        except ConfigError:
+            return None
+
+    async def _list_missing(self, keys: dict[int, str]) -> frozenset[int]:
         by_parent: dict[str, dict[str, int]] = defaultdict(dict)
-        for ledger_id in here:
-            parent, _, name = ledger_key(self._layout, ledger_id).rpartition("/")
+        for ledger_id, key in keys.items():
+            parent, _, name = key.rpartition("/")
             by_parent[parent][name] = ledger_id
         missing: set[int] = set()
         for parent, names in by_parent.items():
