@@ -318,7 +318,7 @@ def damaged(directory: Path) -> None:
     journal.write_bytes(content[: len(content) // 2])
 
 
-async def test_a_bookie_that_lost_something_denies_nothing(mixed: Cluster, java: Driver, tmp_path: Path) -> None:
+async def test_a_bookie_in_doubt_denies_nothing(mixed: Cluster, java: Driver, tmp_path: Path) -> None:
     """B8: of ledgers that existed when it was opened."""
     old = begun(java, "v3")
     async with served(mixed, tmp_path) as bookie:

@@ -25,7 +25,7 @@ BATCH_ENTRY_BYTES = 4  # and beside each entry
 
 
 class Opcode(enum.IntEnum):
-    """What a request asks for; the numbers pass over the wire."""
+    """The kind of a request; the numbers pass over the wire."""
 
     ADD = 1
     READ = 2
@@ -34,7 +34,7 @@ class Opcode(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """How it asks."""
+    """Bits of a request's header."""
 
     FENCING = 1
     RECOVERY_ADD = 2
@@ -110,7 +110,7 @@ def decode(data: bytes) -> Answer:
 
 @attrs.frozen
 class BatchRead:
-    """Several entries, one after the other. What a read has as well is named as there."""
+    """Several entries, one after the other. Fields that a read has, too, have the same names."""
 
     ledgerId: int
     entryId: int

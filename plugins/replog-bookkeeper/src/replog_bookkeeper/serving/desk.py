@@ -93,7 +93,7 @@ class Desk:
             self._reads.read(question)
 
     def _force(self, question: Question) -> None:
-        """Whatever was acknowledged is durable (B1)."""
+        """Needs to do nothing: acknowledged entries are durable (B1)."""
         self._asking.ledger(question.body.ledgerId)
         is_known = self._asking.is_known(question.body.ledgerId)
         self._asking.end(question, Code.OK if is_known else Code.NO_LEDGER)
