@@ -144,7 +144,7 @@ class Histories:
         victim = made.random.choice(self._cluster.bookies)
         if what == "kill" and sum(each.server.is_running for each in self._cluster.bookies) > BOOKIES - 2:
             made.note("kill", victim.bookie_id)
-            await trio.to_thread.run_sync(victim.kill)
+            await trio.to_thread.run_sync(self._cluster.kill_one, victim)
         elif what == "freeze" and victim.server.is_running and not victim.server.is_frozen:
             made.note("freeze", victim.bookie_id)
             await trio.to_thread.run_sync(victim.server.freeze)
@@ -182,7 +182,7 @@ class Histories:
                 await trio.sleep(made.random.random() * 0.05)
                 victim = made.random.choice(self._cluster.bookies)
                 made.note("kill", victim.bookie_id, "during the recovery")
-                await trio.to_thread.run_sync(victim.kill)
+                await trio.to_thread.run_sync(self._cluster.kill_one, victim)
                 await trio.to_thread.run_sync(self._cluster.heal)  # right after the fence
 
     def _kinds(self, made: Round) -> tuple[str, ...]:

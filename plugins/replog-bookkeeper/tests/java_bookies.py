@@ -204,6 +204,7 @@ class Cluster:
         self.uri = f"{scheme}://{server.address}{root}"
         self.zookeeper = server
         self.bookies: list[JavaBookie | PythonBookie] = []
+        self._changing = threading.Lock()
 
     def begin(self) -> None:
         """Makes the cluster's nodes, as an operator does."""
@@ -262,14 +263,21 @@ class Cluster:
 
     def heal(self) -> None:
         """Wakes and starts what is frozen or dead, and returns when all serve."""
-        for each in self.bookies:
-            each.server.thaw()
-        dead = [each for each in self.bookies if not each.server.is_running]
-        for each in dead:
-            each.kill()
-            each.launch()
-        for each in dead:
-            each.wait_serving()
+        # Two threads would each start what is dead: the first of the two processes would be forgotten, and in the way.
+        with self._changing:
+            for each in self.bookies:
+                each.server.thaw()
+            dead = [each for each in self.bookies if not each.server.is_running]
+            for each in dead:
+                each.kill()
+                each.launch()
+            for each in dead:
+                each.wait_serving()
+
+    def kill_one(self, bookie: JavaBookie | PythonBookie) -> None:
+        """SIGKILL, and not while another thread waits until all serve."""
+        with self._changing:
+            bookie.kill()
 
     def kill(self) -> None:
         """Ends all bookies."""
