@@ -540,11 +540,15 @@ async def test_start_tls(cluster: Cluster, tmp_path: Path) -> None:
         await trio.to_thread.run_sync(other.begin)
         await trio.to_thread.run_sync(lambda: other.start(1, **settings))
         context = ssl.create_default_context(cafile=str(certificates.authority))
-        async with replog_bookkeeper.connect(other.uri, quorum=replog.Quorum(1, 1, 1), tls=context) as client:
-            assert [each.takes_tls for each in await client.bookies()] == [True]
-            async with client.create_ledger() as writer:
-                await writer.append(b"in TLS")
-            assert await read_all(client, writer.ledger_id) == [b"in TLS"]
+        for version in (2, 3):
+            connecting = replog_bookkeeper.connect(
+                other.uri, quorum=replog.Quorum(1, 1, 1), tls=context, wire_version=version
+            )
+            async with connecting as client:
+                assert [each.takes_tls for each in await client.bookies()] == [True]
+                async with client.create_ledger() as writer:
+                    await writer.append(b"in TLS")
+                assert await read_all(client, writer.ledger_id) == [b"in TLS"]
         with pytest.raises(NotEnoughBookiesError, match="START_TLS failed"):
             untrusting = ssl.create_default_context()
             async with replog_bookkeeper.connect(other.uri, quorum=replog.Quorum(1, 1, 1), tls=untrusting) as client:
