@@ -62,7 +62,7 @@ def test_collector_never_searches_objects_of_the_start(tmp_path: Path) -> None:
     """With a million ledgers that would stop the bookie for a second."""
     program = (
         "import gc, sys; from replog.cli import commands; from replog.cli.serving import process\n"
-        "process._notify = lambda said: print(said, gc.isenabled(), gc.get_freeze_count() > 10_000, flush=True)\n"
+        "process.notify = lambda said: print(said, gc.isenabled(), gc.get_freeze_count() > 10_000, flush=True)\n"
         f"sys.argv = ['replog', 'bookie', '--metastore', 'lmdb:{tmp_path / 'metadata'}', '--data', '{tmp_path / 'data'}',"
         " '--listen', '127.0.0.1:0']\n"
         "commands.run()"
