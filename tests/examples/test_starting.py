@@ -40,13 +40,14 @@ async def as_in_the_example(client: replog.Client, name: str, leads: Callable[[s
 
 
 async def as_in_the_readme(client: replog.Client, name: str, leads: Callable[[str], None]) -> None:
-    def say(line: str) -> None:
+    def say(line: str, *, flush: bool = False) -> None:
         if line.startswith(f"{name} leads"):
             leads(name)
 
-    (program,) = [each for each in blocks(ROOT / "README.md") if "lead_log(" in each and "def lead(" in each]
-    names: dict[str, Any] = {"print": say}
-    exec(program.replace("trio.run(main)", ""), names)
+    (program,) = [each for each in blocks(ROOT / "README.md") if "lead_log(" in each]
+    (loop,) = re.findall(r"^        while True:\n.*?(?=^trio.run)", program, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"replog": replog, "trio": trio, "print": say}
+    exec("async def lead(client, me):\n" + textwrap.indent(textwrap.dedent(loop), "    "), names)
     await names["lead"](client, name)
 
 

@@ -160,7 +160,7 @@ MUTANTS = (
         "other-bytes-are-ok",
         "T3",
         "bookie.py",
-        "return Status.OK if all(other.data == batch.data for other in overlapping) else Status.CONFLICT",
+        "return Status.OK if all(is_same(other, batch) for other in overlapping) else Status.CONFLICT",
         "return Status.OK",
         "other bytes for an identity are acknowledged, and not stored",
     ),

@@ -426,7 +426,7 @@ SHELL_MUTANTS = (
         "adds-in-doubt",
         "B8",
         "a bookie that may have lost a ledger's fence takes plain adds to that ledger",
-        (Patch(BookieServer, "_ledger", "not self.doubt.takes_adds(ledger_id)", "False"),),
+        (Patch(BookieServer, "ledger", "not self.doubt.takes_adds(ledger_id)", "False"),),
         1,
         strategy="forgetful",
     ),
