@@ -2,7 +2,7 @@
 versions of what replog depends on.
 
     python -m tests.versions                        # or make test-versions
-    python -m tests.versions --sample               # the fast lane on the newest one only, as the gate does
+    python -m tests.versions --sample               # on the newest one only, as the gate does
     python -m tests.versions -k wire                # with arguments for pytest
     PYTHONS="/opt/python/bin/python3.14t" python -m tests.versions
 
@@ -41,9 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     ours = series_of(sys.executable)
     found = {series: python for series, python in interpreters() if series != ours}
     print(f"versions: {ours} runs all tests; others that are here: {', '.join(found) or 'none was found'}")
-    # A version in between differs from one of its neighbours in what the programs use, if in anything.
-    whole = list(found)[-1:] if is_sample else list(found)
-    failed = [series for series, python in found.items() if not is_well(series, python, arguments, series in whole)]
+    # A version in between differs from one of its neighbours in what is used, if in anything.
+    chosen = list(found)[-1:] if is_sample else list(found)
+    failed = [series for series in chosen if not is_well(series, found[series], arguments)]
     if not is_well_with_lowest(arguments):
         failed.append("the lowest versions of the dependencies")
     if failed:
@@ -84,16 +84,14 @@ def series_of(python: str) -> str | None:
     return _output(python, "-c", _ASK).strip() or None
 
 
-def is_well(series: str, python: str, arguments: Sequence[str], is_whole: bool) -> bool:
-    """True if the fast lane and the programs pass there, or the programs alone unless `is_whole`; or if what they need cannot be
-    installed on a series that is not promised."""
+def is_well(series: str, python: str, arguments: Sequence[str]) -> bool:
+    """True if the fast lane and the programs pass there, or if what they need cannot be installed on a series that is not
+    promised."""
     environment = ROOT / f".venv-{series}"
     if not install(environment, python):
         print(f"versions: {series}: cannot install what the fast lane needs" + (": left out" * (series in NEWER)))
         return series in NEWER
     print(f"versions: {series}: {_output(str(environment / 'bin' / 'python'), '-VV').strip()}", flush=True)
-    if not is_whole:
-        return are_programs_well(environment, arguments)
     command = [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-n", os.environ.get("WORKERS", "auto")]
     command += ["--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider", "--fast", *PLACES, *arguments]
     is_fast_well = subprocess.run(command, cwd=ROOT, timeout=_TESTS_TIMEOUT_S).returncode == 0
