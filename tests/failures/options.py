@@ -33,7 +33,8 @@ CLIENT = ClientTuning(
 )
 
 # What follows from them. A machine that is busy with something else gets its margin, once for each bound.
-MARGIN_S = 3.0
+ELECTION_S = 6.0 if METASTORE == "quorum" else 0.0  # the bookie that fails may lead the metastore, too
+MARGIN_S = 3.0 + ELECTION_S
 NEWCOMERS_S = 2 * CLIENT.speculative_read_after_s  # two that are silent are tried before one that is not
 NOTICING_S = NEWCOMERS_S + MARGIN_S  # of a connection that was lost, until the bookie is replaced
 REPLACING_S = (
