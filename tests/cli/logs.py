@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import trio
@@ -10,6 +10,8 @@ import trio
 import replog
 from tests.cli.test_inspect import COMMAND
 from tests.forks import run
+
+Replog = Callable[..., tuple[int, str, str]]  # the fixture `typed`: arguments; status, output, errors
 
 SIX = [b"one", b"two", b"three", b"four", b"", b"six"]
 

@@ -3,30 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from replog import cli
-from tests.cli.logs import entries_of, make_log
-
-Replog = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Replog:
-    """Runs `replog`: its exit status, and what it printed."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["replog", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
-    return command
+from tests.cli.logs import Replog, entries_of, make_log
 
 
 def test_log_is_archived_audited_and_recalled(tmp_path: Path, typed: Replog) -> None:

@@ -171,7 +171,7 @@ def _read(output: str, elapsed_s: float, processor_s: float) -> Outcome:
     is_sampled = "Error:" not in output and _SIMULATED.search(output) is not None
     if violated is None and not is_exhaustive and not is_sampled:
         lines = [line for line in output.splitlines() if line.strip()]
-        raise CheckerError("\n".join(["TLC failed:", *lines]))
+        raise CheckerError("\n".join(["TLC failed:", *lines[-25:]]))
     counted = _COUNTED.findall(output)
     generated, states = counted[-1] if counted else _sampled(output)
     depth = _DEPTH.search(output)

@@ -73,11 +73,10 @@ async def _check_reachable(shared: _Shared, peers: Sequence[str]) -> None:
 
     if shared.url.scheme != "tcp" or "advertise" in shared.url.options:
         return
-    host = parse_address(shared.url.rest)[0]
+    host, port = parse_address(shared.url.rest)
     others = [scheme_of(each)[1] for each in peers if each != shared.address and scheme_of(each)[0] == "tcp"]
     with trio.move_on_after(_RESOLVING_S):
         if await is_loopback(host) and any([await is_loopback(parse_address(each)[0]) is False for each in others]):
-            port = parse_address(shared.url.rest)[1]
             raise ConfigError(
                 f"listen={shared.url.rest}: {host} is an address of this machine alone here, where {', '.join(others)} can't "
                 f"reach it: listen at 0.0.0.0:{port}, and advertise {shared.address}"

@@ -402,12 +402,12 @@ class LedgerScan:
             self._drive()
 
     def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, SendRead) and (archive := self.metadata.fragment_of(effect.entry_id).archive):
+        if isinstance(effect, SendRead) and effect.archive:
             reader = self._context.archive_reader
             assert reader is not None, "a client whose records can name archives has a reader of them"
             # In place of the bookie at this index: all else stays as it is.
             context = effect.index, effect.entry_id
-            reader.ask(self.ledger_id, archive, effect.entry_id, self._bytes_max, self._read_answered, context)
+            reader.ask(self.ledger_id, effect.archive, effect.entry_id, self._bytes_max, self._read_answered, context)
         elif isinstance(effect, SendRead):
             channel = self._context.connections.channel(effect.bookie_id)
             if channel is None:

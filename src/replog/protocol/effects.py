@@ -63,12 +63,15 @@ class AwaitSilentBookies:
 
 @attrs.define
 class SendRead:
-    """Read the batch that holds this entry, and what follows it (D1). Answer: `read_found`, `read_absent`, `read_unknown`."""
+    """Read the batch that holds this entry, and what follows it (D1). Answer: `read_found`, `read_absent`, `read_unknown`.
+
+    If `archive` names one, its copy is read in place of the bookie."""
 
     index: int
     bookie_id: str
     entry_id: int
     stamp: int
+    archive: str
 
 
 @attrs.define

@@ -344,8 +344,9 @@ class LedgerReading:
         assert rotation.order, "somebody is left to ask"
         index = rotation.order.pop(0)
         rotation.waiting |= 1 << index
-        fragment = self.metadata.fragment_of(rotation.asked_entry_id)
-        self._effects.append(SendRead(index, fragment.ensemble[index], rotation.asked_entry_id, fragment.term))
+        entry_id = rotation.asked_entry_id
+        fragment = self.metadata.fragment_of(entry_id)
+        self._effects.append(SendRead(index, fragment.ensemble[index], entry_id, fragment.term, fragment.archive))
 
     def read_slow(self, entry_id: int) -> None:
         """The answer is late: ask the next bookie as well (D2). Guests ask for themselves from now on."""

@@ -77,6 +77,13 @@ class Exchange(ABC):
         """The response where what came does not fit: doubt."""
         return Response(self.request_id, Status.UNKNOWN, detail=str(problem))
 
+    def confirmed_by(self, answer: Answer) -> int:
+        """The last add confirmed in an answer to a read of the last entry; -1 if the bookie has none. Raises
+        `RemoteProtocolError`."""
+        if answer.code is not Code.OK:
+            return -1
+        return self.key.open_entry(answer.body.body, self.ledger_id, None).last_add_confirmed
+
     def prove(self, last_add_confirmed: int) -> bytes:
         """What the rest of this process takes as proof: its digest was checked here."""
         return prove(process_digest(self.ledger_id), self.ledger_id, WRITER_TERM, last_add_confirmed)
@@ -136,13 +143,11 @@ class Fencing(Exchange):
         return [(Operation.READ_ENTRY, self._read_body(_LAST, ReadFlag.FENCE_LEDGER), frames.HIGH_PRIORITY)]
 
     def answered(self, place: int, answer: Answer) -> Response | None:
-        confirmed = -1
-        if answer.code is Code.OK:
-            try:
-                confirmed = self.key.open_entry(answer.body.body, self.ledger_id, None).last_add_confirmed
-            except RemoteProtocolError as problem:
-                return self.damaged(problem)
-        elif answer.code not in _DENIALS:
+        try:
+            confirmed = self.confirmed_by(answer)
+        except RemoteProtocolError as problem:
+            return self.damaged(problem)
+        if answer.code is not Code.OK and answer.code not in _DENIALS:
             return self.refusal(answer, self._term)
         return Response(self.request_id, Status.OK, fence_term=self._term, proof=self.prove(confirmed))
 
@@ -313,12 +318,10 @@ class AskingLastEntry(Exchange):
         return [(Operation.READ_ENTRY, self._read_body(_LAST), 0)]
 
     def answered(self, place: int, answer: Answer) -> Response | None:
-        confirmed = -1
-        if answer.code is Code.OK:
-            try:
-                confirmed = self.key.open_entry(answer.body.body, self.ledger_id, None).last_add_confirmed
-            except RemoteProtocolError as problem:
-                return self.damaged(problem)
+        try:
+            confirmed = self.confirmed_by(answer)
+        except RemoteProtocolError as problem:
+            return self.damaged(problem)
         if confirmed <= self._after:
             self.waits_s = min(self._wait_ms / 1000, _LOOK_AGAIN_S)
         if answer.code is not Code.OK and answer.code not in _DENIALS:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
-from datetime import timedelta
 from typing import TypeVar
 
 import obstore
@@ -16,7 +15,7 @@ from obstore import exceptions
 from replog.abc import Archive, StoredObject
 from replog.errors import ArchiveError
 from replog_objects.options import ArchiveOptions, Target
-from replog_objects.requests import Effect, RequestFailed, is_elsewhere, open_store, retried
+from replog_objects.requests import Effect, RequestFailed, is_elsewhere, open_patient_store, retried
 
 Answer = TypeVar("Answer")
 
@@ -30,8 +29,7 @@ class BucketArchive(Archive):
         self._target = target
         self._prefix = f"{target.prefix}/" if target.prefix else ""
         self._timeout_s = options.timeout_s
-        retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=options.timeout_s)}
-        self._store = open_store(target, options.endpoint, options.region, options.timeout_s / 3, retries)
+        self._store = open_patient_store(target, options)
 
     def shown(self) -> str:
         """The URL, without its options."""

@@ -12,7 +12,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import obstore
@@ -21,7 +20,16 @@ from obstore import exceptions
 from replog.abc import BackupPlace, ReadFile, WrittenFile
 from replog.errors import BackupDamagedError, BackupError
 from replog_objects.options import BackupOptions, Target
-from replog_objects.requests import Conflict, RequestFailed, Tag, failing, is_elsewhere, open_store, retried, tag_of
+from replog_objects.requests import (
+    Conflict,
+    RequestFailed,
+    Tag,
+    failing,
+    is_elsewhere,
+    open_patient_store,
+    retried,
+    tag_of,
+)
 
 Answer = TypeVar("Answer")
 
@@ -42,8 +50,7 @@ class BucketPlace(BackupPlace):
         self._target = target
         self._prefix = f"{target.prefix}/" if target.prefix else ""
         self._timeout_s = options.timeout_s
-        retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=options.timeout_s)}
-        self._store = open_store(target, options.endpoint, options.region, options.timeout_s / 3, retries)
+        self._store = open_patient_store(target, options)
         self._read_tag: Tag | None = None
         self._found: dict[str, tuple[int, float]] | None = (
             None  # size and time of each ledger object, when the run began

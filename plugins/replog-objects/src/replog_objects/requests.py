@@ -26,7 +26,7 @@ from obstore.store import MemoryStore, from_url
 
 from replog.errors import ConfigError
 from replog_objects.layout import OBJECT_BYTES_MAX, DamagedError
-from replog_objects.options import ObjectsOptions, Target
+from replog_objects.options import ArchiveOptions, BackupOptions, ObjectsOptions, Target
 
 Answer = TypeVar("Answer")
 
@@ -210,6 +210,12 @@ def open_store(target: Target, endpoint: str, region: str, timeout_s: float, ret
     except (exceptions.BaseError, ValueError, TypeError, OSError):
         problem = "obstore does not open such a URL, or not with these settings of the environment and these options"
         raise ConfigError(f"{target}: {problem}: write s3://BUCKET/PREFIX, gs:// or az://") from None
+
+
+def open_patient_store(target: Target, options: BackupOptions | ArchiveOptions) -> Any:
+    """obstore's store, which makes requests again by itself: for what waits in a thread. Raises `ConfigError`."""
+    retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=options.timeout_s)}
+    return open_store(target, options.endpoint, options.region, options.timeout_s / 3, retries)
 
 
 @contextmanager
