@@ -89,7 +89,8 @@ def test_appending_for_programs(replog_log: Run) -> None:
 
 
 def test_positions_go_on_across_a_roll(replog_log: Run, tmp_path: Path) -> None:
-    given = b"".join(b"%d\n" % number for number in range(1000))
+    # Two entries at a time, five hundred times: a roll goes on beside them, and is to end before they do.
+    given = b"".join(b"%0100d\n" % number for number in range(1000))
     options = ("--option", "roll_bytes=300", "--option", "in_flight_bytes_max=200")
     _, output, _ = replog_log("append", "log", "--positions", *options, given=given)
     positions = [Position.parse(line) for line in output.splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -48,9 +49,21 @@ def on_small_disk(directory: Path, size_bytes: int, *arguments: str | Path) -> s
 
 
 def fill(directory: Path, left_bytes: int) -> Path:
-    """Leaves so many bytes free in the file system of this directory, and returns the file that takes the others."""
+    """Leaves so many bytes free in the file system of this directory, and returns the file that takes the others. Whoever else
+    writes there at this moment may leave fewer."""
     filler = directory / "filler"
     filler.unlink(missing_ok=True)
-    found = os.statvfs(directory)
-    filler.write_bytes(bytes(max(0, found.f_bavail * found.f_frsize - left_bytes)))
+    with filler.open("wb", buffering=0) as file:
+        while (free := free_bytes(directory) - left_bytes) > 0:
+            try:
+                file.write(bytes(free))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                break  # tmpfs counts what is free in each processor, and `statvfs` adds up late
     return filler
+
+
+def free_bytes(directory: Path) -> int:
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
