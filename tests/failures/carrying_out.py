@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.failures.damages import FILES, LMDB, MARK_FILE, OF_ALL, OF_DISKS, NothingToDamageError, older_copy_of
 from tests.failures.forks import STARTING_S, Child, Role, fork
+from tests.failures.options import metastore_beside
 from tests.failures.storage_actors import bookie_role, operator_role, takeover_role, writer_role
 from tests.failures.storage_trials import BAD, Outcome, Plan, Result, lost_entries, may_refuse
 
@@ -29,7 +30,7 @@ class Trial:
 
     def __init__(self, plan: Plan, directory: Path) -> None:
         self.plan = plan
-        self.metastore = f"lmdb:{directory / 'metadata'}?lease_s=30"
+        self.metastore = metastore_beside(directory, "?lease_s=30")
         self.confirmed: dict[int, str] = {}
         self.damage = ""
         self.not_started: set[int] = set()

@@ -12,7 +12,9 @@ import attrs
 import trio
 
 import replog
+from replog.metastores.quorum.metastore import QuorumMetastore
 from replog.protocol.model import LedgerState, Position
+from replog.registry import Registry
 from replog.testing import History, TcpProxy, check_history, read_histories, serve_proxy
 from replog.testing.history import Event, latencies_s, parse_event, quantile
 from tests.failures.actors import Config
@@ -27,6 +29,8 @@ READER_LAGS_S = 2 * CLIENT.follow_wait_s + CLIENT.read_timeout_s + CLIENT.connec
 
 
 CONFIRMING_S = 10.0  # for a few hundred appends, on a busy machine
+STATUS_S = 2.0  # for the answers of those that run
+LEADS_S = 60.0  # until a metastore has a leader, on a busy machine
 RECENT_MIN = 20  # appends in a second, so that their p99 says something
 
 
@@ -180,6 +184,21 @@ class Cluster:
         ensemble = await self.ensemble()
         return [bookie for bookie in self.bookies if bookie not in ensemble and bookie.running.is_running]
 
+    async def metastore_leader(self, within_s: float = LEADS_S) -> Bookie:
+        """The bookie that leads the metastore which they keep."""
+        metastore = Registry().open_metastore(self.metastore)
+        assert isinstance(metastore, QuorumMetastore)
+        by_address = {bookie.address: bookie for bookie in self.bookies}
+        try:
+            with trio.fail_after(within_s):
+                while True:
+                    leading = [each for each in await metastore.status(STATUS_S) if each.get("role") == "leader"]
+                    if leading:
+                        return by_address[max(leading, key=lambda each: int(each["term"]))["address"]]
+        finally:
+            with trio.CancelScope(shield=True):
+                await metastore.aclose()
+
     async def replaced(self, failed: Sequence[Bookie], within_s: float) -> float:
         """Waits until the ensemble is without these; returns how long it took."""
         started_s = time.monotonic()
@@ -259,10 +278,16 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    directory: Path, *, bookies: int = BOOKIES, proxies: bool = False, hosts: Sequence[Host] = (), metastore: str = ""
+    directory: Path,
+    *,
+    bookies: int = BOOKIES,
+    proxies: bool = False,
+    hosts: Sequence[Host] = (),
+    metastore: str = "",
+    lease_s: float = 2.0,
 ) -> AsyncIterator[Cluster]:
     """A cluster of so many running bookies, behind proxies if wished, or each on a host of its own. Nothing outlives it.
-    Its metastore is in the directory, or at the URL."""
+    Its metastore is at the URL, or of the kind that `options` says."""
     async with AsyncExitStack() as stack:
         places = []
         for number in range(bookies):
@@ -275,7 +300,7 @@ async def cluster(
                 bookie.advertise = bookie.proxy.address
             places.append(bookie)
         starter = await stack.enter_async_context(starting(directory))
-        metastore = metastore or f"{_metastore(directory, places)}?lease_s=2.0"
+        metastore = metastore or f"{_metastore(directory, places)}?lease_s={lease_s}"
         client = await stack.enter_async_context(replog.connect(metastore, options=CLIENT))
         made = Cluster(directory, starter, client, metastore, hosts)
         made.bookies += places

@@ -4,8 +4,9 @@
 
 Twenty rounds make a campaign, with a cluster of its own. In each round one member, often the leader, is killed and started again,
 stopped for up to four seconds (longer than the lease by which it leads), or cut off from the callers of the others; then every
-member must go on. A campaign ends with a look at the lists, and `machine_history` judges. Prints a line for each campaign, and
-ends with 1 if anything was wrong.
+member must go on. With REPLOG_TEST_METASTORE=quorum three bookies keep the metastore, and its leader is killed, too. A campaign
+ends with a look at the lists, and `machine_history` judges. Prints a line for each campaign, and ends with 1 if anything was
+wrong.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ import trio
 import replog
 from replog.testing import TcpProxy, serve_proxy
 from tests.failures.campaigns import run_campaigns
+from tests.failures.cluster import Cluster, cluster
 from tests.failures.machine_actor import CLIENT, NAME, Lists
 from tests.failures.machine_history import Transaction, violations
+from tests.failures.options import METASTORE
 from tests.servers.processes import free_port
 
 CAMPAIGN_ROUNDS = 20
@@ -101,10 +104,11 @@ class Place:
 class Campaign:
     """Some rounds with one cluster."""
 
-    def __init__(self, seed: int, places: Sequence[Place], nursery: trio.Nursery) -> None:
+    def __init__(self, seed: int, places: Sequence[Place], nursery: trio.Nursery, bookies: Cluster | None) -> None:
         self._random = random.Random(seed)
         self._seed = seed
         self._places = places
+        self._bookies = bookies  # that keep the metastore
         self._nursery = nursery
         self.faults: Counter[str] = Counter()
 
@@ -124,10 +128,16 @@ class Campaign:
         return self._seed * 1000 + place.number * 100 + place.starts
 
     async def _fail(self, place: Place, of_round: int) -> None:
-        fault = self._random.choice(("kill", "stop", "cut"))
+        fault = self._random.choice(("kill", "stop", "cut", *("metastore",) * (self._bookies is not None)))
         self.faults[fault] += 1
         await trio.sleep(self._random.random() * 0.5)
-        if fault == "kill":
+        if fault == "metastore":
+            assert self._bookies is not None
+            leader = await self._bookies.metastore_leader()
+            await leader.running.kill()
+            await trio.sleep(self._random.random() * STOPPED_S_MAX)
+            await self._bookies.start_bookie(leader)
+        elif fault == "kill":
             place.running.kill()
             await place.running.wait()
             await place.start(self._nursery, self._next_seed(place), of_round)
@@ -181,18 +191,30 @@ def read_history(path: Path) -> tuple[list[Transaction], list[str]]:
     return found, wrong
 
 
-async def campaign(directory: Path, seed: int, rounds: int) -> tuple[Counter[str], list[str]]:
-    """Runs so many rounds in an empty directory; returns what was done, and what was wrong."""
+@asynccontextmanager
+async def _bookies(directory: Path) -> AsyncIterator[tuple[replog.Client, str, Cluster | None]]:
+    """Three bookies: in this process, with a metastore in a file, or in three processes that keep one."""
+    if METASTORE == "quorum":
+        async with cluster(directory, bookies=3, lease_s=LEASE_S) as found:
+            async with replog.connect(found.metastore, options=CLIENT) as client:
+                yield client, found.metastore, found
+        return
     metastore = f"lmdb:{directory / 'metadata'}?lease_s={LEASE_S}"
     listen = replog.BookieOptions(listen=("tcp:127.0.0.1:0",))
+    async with replog.embed(
+        directory / "data", bookies=3, bookie_options=listen, metastore=metastore, options=CLIENT
+    ) as client:
+        yield client, metastore, None
+
+
+async def campaign(directory: Path, seed: int, rounds: int) -> tuple[Counter[str], list[str]]:
+    """Runs so many rounds in an empty directory; returns what was done, and what was wrong."""
     async with (
-        replog.embed(
-            directory / "data", bookies=3, bookie_options=listen, metastore=metastore, options=CLIENT
-        ) as client,
+        _bookies(directory) as (client, metastore, bookies),
         _places(directory, metastore) as places,
         trio.open_nursery() as nursery,
     ):
-        running = Campaign(seed, places, nursery)
+        running = Campaign(seed, places, nursery, bookies)
         try:
             await running.run(rounds)
         finally:

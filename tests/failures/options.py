@@ -1,11 +1,14 @@
 """The options of all processes in these tests: short deadlines, so that what they bound is seen within seconds.
 
-With REPLOG_TEST_METASTORE=quorum in the environment, the bookies keep the metastore, in place of an LMDB file.
+With REPLOG_TEST_METASTORE=quorum in the environment, bookies keep the metastore, in place of an LMDB file. Tests whose bookies
+are all killed at once take the URL of one that runs elsewhere: `replog cluster 3` prints it.
 """
 
 from __future__ import annotations
 
 import os
+import uuid
+from pathlib import Path
 
 from replog.config.client import ClientTuning
 from replog.protocol.quorum import Quorum
@@ -31,6 +34,14 @@ CLIENT = ClientTuning(
     roll_entries=2000,
     transports=("tcp:?" + "&".join(f"{name}={value}" for name, value in TCP.items()),),
 )
+
+
+def metastore_beside(directory: Path, options: str = "") -> str:
+    """The URL of an empty metastore that outlives all bookies of a test."""
+    if METASTORE.startswith("quorum:"):
+        return f"{METASTORE}/{uuid.uuid4().hex}{options}"
+    return f"lmdb:{directory / 'metadata'}{options}"
+
 
 # What follows from them. A machine that is busy with something else gets its margin, once for each bound.
 ELECTION_S = 6.0 if METASTORE == "quorum" else 0.0  # the bookie that fails may lead the metastore, too

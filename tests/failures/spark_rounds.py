@@ -3,10 +3,11 @@
     python -m tests.failures.spark_rounds --rounds 50 --seed 1
 
 Up to five rounds make a campaign, with a cluster of its own: three servers of ZooKeeper, four bookies, a master and two workers
-of Spark with small heaps, and the app, all of them processes. In each round a driver does some jobs (`spark_driver`), and two
-of these are killed meanwhile and started again: an executor, a worker, the driver, a bookie, ZooKeeper's leader. The driver is
-started again until all of its jobs have ended. A campaign ends with a count by `replog.blocking`, which `spark_counting`
-judges, with a sweep, and with another count. Prints a line for each campaign, and ends with 1 if anything was wrong.
+of Spark with small heaps, and the app, all of them processes. With REPLOG_TEST_METASTORE=quorum the bookies
+keep the metastore themselves. In each round a driver does some jobs (`spark_driver`), and two of these are killed and started
+again: an executor, a worker, the driver, a bookie, the metastore's leader. The driver is started again until all of its jobs have
+ended. A campaign ends with a count by `replog.blocking`, which `spark_counting` judges, with a sweep, and with another count.
+Prints a line for each campaign, and ends with 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from replog.errors import LogNotFoundError, ReplogError
 from replog.protocol.model import Position
 from replog.testing import read_histories
 from tests.failures.campaigns import run_campaigns
-from tests.failures.cluster import Cluster, cluster
-from tests.failures.options import LOG
+from tests.failures.cluster import Bookie, Cluster, cluster
+from tests.failures.options import LOG, METASTORE
 from tests.failures.processes import Process, until
 from tests.failures.spark_counting import APP, Waited, violations, why_fenced
 from tests.failures.spark_driver import Plan
@@ -41,7 +42,7 @@ from tests.servers.zookeeper import Ensemble, ensemble_blocking
 
 CAMPAIGN_ROUNDS = 5
 BOOKIES = 4
-FAULTS = ("executor", "worker", "driver", "bookie", "zookeeper")
+FAULTS = ("executor", "worker", "driver", "bookie", "metastore")
 FAULTS_OF_ROUND = 2
 DRIVERS_MAX = 10  # that a round may need
 RUNS_S = 900.0  # a driver and its executors, on a busy machine
@@ -86,7 +87,7 @@ class Stage:
     """What a campaign runs in."""
 
     directory: Path
-    zookeeper: Ensemble
+    zookeeper: Ensemble | None  # the bookies keep the metastore if there is none
     bookies: Cluster
     spark: SparkCluster
     app: Process
@@ -149,7 +150,7 @@ class Campaign:
             "worker": self._kill_worker,
             "driver": self._kill_driver,
             "bookie": self._kill_bookie,
-            "zookeeper": self._kill_zookeeper,
+            "metastore": self._kill_metastore,
         }
         for _ in range(FAULTS_OF_ROUND):
             if not self._deck:
@@ -195,13 +196,21 @@ class Campaign:
         return True
 
     async def _kill_bookie(self) -> bool:
-        bookie = self._random.choice(self._stage.bookies.bookies)
+        await self._restart(self._random.choice(self._stage.bookies.bookies))
+        return True
+
+    async def _restart(self, bookie: Bookie) -> None:
+        began_s = time.monotonic()
         await bookie.running.kill()
         await trio.sleep(self._random.random() * DOWN_S_MAX)
         await self._stage.bookies.start_bookie(bookie)
-        return True
+        if self._stage.zookeeper is None:  # it may have led the metastore
+            self.metastore_faults.append((began_s, time.monotonic()))
 
-    async def _kill_zookeeper(self) -> bool:
+    async def _kill_metastore(self) -> bool:
+        if self._stage.zookeeper is None:
+            await self._restart(await self._stage.bookies.metastore_leader())
+            return True
         began_s = time.monotonic()
         (await self._stage.zookeeper.wait_leader()).kill()
         await trio.sleep(self._random.random() * DOWN_S_MAX)
@@ -233,9 +242,12 @@ async def campaign(directory: Path, seed: int, rounds: int) -> tuple[Counter[str
     """Runs so many rounds in an empty directory; returns what was done, and what was wrong."""
     history = directory / f"{APP}.history"
     async with AsyncExitStack() as stack:
-        servers = await trio.to_thread.run_sync(stack.enter_context, ensemble_blocking(directory))
-        metastore = servers.url("/rounds")
-        bookies = await stack.enter_async_context(cluster(directory, bookies=BOOKIES, metastore=metastore))
+        servers = None
+        if METASTORE != "quorum":
+            servers = await trio.to_thread.run_sync(stack.enter_context, ensemble_blocking(directory))
+        url = "" if servers is None else servers.url("/rounds")
+        bookies = await stack.enter_async_context(cluster(directory, bookies=BOOKIES, metastore=url))
+        metastore = bookies.metastore
         config = {"metastore": metastore, "history": str(history), "actor": APP, "pause_s": 0.05, "leads_again": True}
         app = await bookies.starter.run(APP, ["tests.failures.actors", "writer", json.dumps(config)])
         await app.says("serves", 60)

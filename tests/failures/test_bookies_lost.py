@@ -18,6 +18,7 @@ import trio
 import replog
 from replog.errors import BookieError
 from replog.runtime.nursery import for_each
+from tests.failures.options import metastore_beside
 from tests.servers.bookies import FILES, Bookies
 
 FORGOTTEN_S = 60.0  # until a killed bookie's announcement ends
@@ -30,7 +31,7 @@ Wait = tuple[float, float]  # when an append began, and how long it took
 
 @contextmanager
 def four_bookies(directory: Path, metastore: str = "", storage: str = FILES) -> Iterator[list[Bookies]]:
-    place = metastore or f"lmdb:{directory / 'metadata'}"
+    place = metastore or metastore_beside(directory)
     servers = [Bookies(directory / f"server-{number}", 1, place, storage) for number in range(4)]
     try:
         for server in servers:

@@ -51,6 +51,30 @@ MUTANTS = (
         "                readahead=self._read_ahead,\n                sync=False,\n",
         "a power loss takes votes, entries and metadata that were told",
     ),
+    _disk(
+        "vote-not-written",
+        "metastores/quorum/store.py",
+        '_NUMBER.pack(write.term) + (write.voted_for or "").encode()',
+        "_NUMBER.pack(write.term)",
+        "a member that was killed votes twice in one term: two leaders",
+    ),
+    _disk(
+        "rows-before-applied",
+        "metastores/quorum/store.py",
+        "            transaction.put(_APPLIED, _NUMBER.pack(applied))\n\n        self._commit(change)\n",
+        "\n        self._commit(change)\n"
+        "        self._commit(lambda transaction: transaction.put(_APPLIED, _NUMBER.pack(applied)))\n",
+        "a member that was killed applies entries twice: a change that was answered is refused, and sums differ",
+    ),
+    SourceMutant(
+        "members-mark-not-checked",
+        "Q11",
+        "metastores/quorum/mark.py",
+        "return int(position) if crc32c(_POSITION.pack(position)) == checksum else None",
+        "return int(position)",
+        "a mark that the disk has damaged is believed: a member that lost its vote votes again",
+        ("tests/metastores/quorum/test_mark.py",),
+    ),
     _full(
         "full-disk-stops-members",
         "metastores/quorum/store.py",
