@@ -1,12 +1,19 @@
-"""Real packets that vanish: each process in a network namespace of its own, joined by a bridge."""
+"""Real packets that vanish: each process in a network namespace of its own, joined by a bridge.
+
+    REPLOG_TEST_METASTORE=quorum python -m tests.failures.test_namespaces
+
+does the same where the bookies keep the metastore: then this process must be on a host, too, to ask them.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import trio
 
 from replog.testing.history import latencies_s
 from tests.failures.cluster import BOOKIES, CONFIRMING_S, cluster
@@ -27,7 +34,11 @@ def hosts() -> Iterator[Network]:
 
 @pytest.mark.long
 async def test_isolated_bookies_are_replaced_and_used_again(hosts: Network, tmp_path: Path) -> None:
-    async with cluster(tmp_path, hosts=hosts.hosts) as found:
+    await isolate(hosts, tmp_path)
+
+
+async def isolate(hosts: Network, directory: Path) -> None:
+    async with cluster(directory, hosts=hosts.hosts) as found:
         await found.start_writer("writer")
         await found.start_reader("reader")
         calm_p99_s = await found.calm_p99_s()
@@ -68,3 +79,9 @@ async def test_isolated_bookies_are_replaced_and_used_again(hosts: Network, tmp_
         events = await found.judged()
         assert [event for event in events if event.kind == "unknown"] == [], "networks fail, the writer does not"
         assert latencies_s(events)[-1] < RETURNING_S
+
+
+if __name__ == "__main__":
+    with network(BOOKIES + 3) as made, tempfile.TemporaryDirectory() as place:
+        made.hosts[-1].enter()
+        trio.run(isolate, made, Path(place))

@@ -16,6 +16,7 @@ from replog.metastores.quorum.questions import OF_ADMINISTRATORS, Answer, Answer
 from replog.protocol.messages import MetastorePurpose, Response, Status
 
 _REFRESH_S = 30.0  # a client that only asks the leader would not hear of new members
+_SILENT_S = 2.0  # so long after a member did not answer, the others are asked who leads: they elect another one, if it is cut off
 _PAUSE_S = 0.05  # before the members are asked again, while none of them leads
 
 
@@ -61,8 +62,9 @@ class Asking:
         self._leader: str | None = None
         self._learned: tuple[str, ...] = ()
         self._learned_at_s = -math.inf
-        self._turn = 0
         self._problems: dict[str, str] = {}  # by address, of the last try
+        self._failed_at_s: dict[str, float] = {}
+        self._asked: dict[str, int] = {}  # when each was asked last, while nobody was known to lead
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -120,7 +122,7 @@ class Asking:
                 return True
             case AnswerKind.NOT_LEADER:
                 self.learn(members)
-                self._leader = leader if leader != address else None
+                self._leader = leader if leader != address and not self._is_silent(leader) else None
                 self._problems[address] = "it knows no leader" if not leader else f"it follows {leader}"
             case AnswerKind.BUSY:
                 self._problems[address] = answer.text
@@ -130,13 +132,19 @@ class Asking:
 
     def _failed(self, address: str, problem: str) -> None:
         self._problems[address] = problem
+        self._failed_at_s[address] = trio.current_time()
         if self._leader == address:
             self._leader = None
 
+    def _is_silent(self, address: str | None) -> bool:
+        """True if it did not answer a moment ago, though others may still name it."""
+        return trio.current_time() - self._failed_at_s.get(address or "", -math.inf) < _SILENT_S
+
     def _next(self) -> str:
-        addresses = self.addresses
-        self._turn += 1
-        return addresses[self._turn % len(addresses)]
+        """The one that was not asked for the longest time; one that is silent only if all are."""
+        address = min(self.addresses, key=lambda each: (self._is_silent(each), self._asked.get(each, 0)))
+        self._asked[address] = max(self._asked.values(), default=0) + 1
+        return address
 
     def problems(self) -> str:
         """What is the matter with each member, for people."""
