@@ -109,7 +109,7 @@ async def measure(
         found = await take_over(client, metastore, kind, 3 if dead else times)
         last = (await client.log_metadata("log")).segments[-1]
         ensemble = (await client.ledger_metadata(last.ledger_id)).last_fragment.ensemble
-        places = {each.server.bookie_id: place for each, place in zip(client.bookies, directories, strict=True)}
+        places = {each._server.bookie_id: place for each, place in zip(client.bookies, directories, strict=True)}
     if dead:
         places.pop(ensemble[0])
         async with replog.embed(list(places.values()), metastore=metastore, storage=storage, quorum=QUORUM) as client:

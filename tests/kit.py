@@ -261,7 +261,7 @@ class Bookie:
     @property
     def server(self) -> BookieServer:
         assert self.served is not None, "it does not run"
-        return self.served.server
+        return self.served._server
 
     async def start(self) -> None:
         """Serves it."""

@@ -73,7 +73,7 @@ async def test_an_embedded_log_survives_leaving_and_coming_back(bookies: int, tm
             async with client.write_log("log") as log:
                 await log.extend([b"%d/%d" % (turn, number) for number in range(100)])
             assert len(await read_log(client)) == 100 * (turn + 1)
-            assert set(client.statistics()) == {"client", *(each.server.bookie_id for each in client.bookies)}
+            assert set(client.statistics()) == {"client", *(each._server.bookie_id for each in client.bookies)}
     assert left_threads(before) == []
 
 
@@ -364,7 +364,7 @@ async def test_a_damaged_journal_is_named_and_the_rest_is_served(tmp_path: Path)
     place = whole.index(b"1010101010")
     journal.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
     async with replog.embed(tmp_path) as client:
-        doubt = client.bookies[0].server.storage.doubt()
+        doubt = client.bookies[0]._server.storage.doubt()
         assert doubt.lost_below > 0
         assert any(journal.name in reason for reason in doubt.reasons)
         # Once the bookie has healed, it is sure: the ledger is closed, and nobody has the entry.
@@ -486,13 +486,13 @@ async def test_embedded_bookies_are_reached_by_sockets_if_asked_for(tmp_path: Pa
     with tempfile.TemporaryDirectory(prefix="replog-") as short:
         options = BookieOptions(listen=(f"unix:{short}/",))
         async with replog.embed(tmp_path, bookies=3, bookie_options=options) as client:
-            names = sorted(f"{each.server.bookie_id}.sock" for each in client.bookies)
+            names = sorted(f"{each._server.bookie_id}.sock" for each in client.bookies)
             assert sorted(os.listdir(short)) == names
             async with replog.connect(f"lmdb:{tmp_path / 'metadata'}", registry=elsewhere) as other:
                 async with other.write_log("log") as log:
                     await log.append(b"from elsewhere")
                 assert await read_log(client) == await read_log(other) == [b"from elsewhere"]
-                statistics = [client.statistics()[each.server.bookie_id] for each in client.bookies]
+                statistics = [client.statistics()[each._server.bookie_id] for each in client.bookies]
                 assert [each["unix_connections"] for each in statistics] == [1, 1, 1]
         assert os.listdir(short) == []
 
@@ -506,7 +506,7 @@ async def test_a_client_takes_the_next_address_when_one_is_absent(tmp_path: Path
             async with replog.connect(f"lmdb:{tmp_path / 'metadata'}", quorum=ONE, registry=elsewhere) as other:
                 async with other.write_log("log") as log:
                     await log.append(b"by TCP")
-            statistics = client.statistics()[client.bookies[0].server.bookie_id]
+            statistics = client.statistics()[client.bookies[0]._server.bookie_id]
             assert (statistics["unix_accepted_connections"], statistics["tcp_accepted_connections"]) == (0, 1)
 
 

@@ -358,7 +358,7 @@ async def test_a_storage_may_be_named_beside_other_options_of_bookies(tmp_path: 
     options = BookieOptions(queue_bytes_max=1 << 26)
     async with replog.embed(tmp_path, storage="memory", metastore="memory:", bookie_options=options) as client:
         assert not any(path.name == "journal" for path in every_path(tmp_path)), "its storage is in memory"
-        assert client.bookies[0].server.bookie_id
+        assert client.bookies[0]._server.bookie_id
     with pytest.raises(ConfigError, match="named twice: storage='files', and 'lmdb' in bookie_options"):
         async with replog.embed(tmp_path, storage="files", bookie_options=BookieOptions(storage="lmdb")):
             pass

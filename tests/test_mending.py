@@ -51,13 +51,13 @@ async def test_damaged_copy_is_replaced_within_one_audit_cycle(storage: str, pas
             report = await client.admin.audit()
             assert report.under_replicated == 1
             (torn,) = report.damaged
-            assert (torn.ledger_id, torn.bookie_id) == (writer.ledger_id, victim.server.bookie_id)
+            assert (torn.ledger_id, torn.bookie_id) == (writer.ledger_id, victim._server.bookie_id)
             assert all(any(first <= each <= last for first, last in torn.entries) for each in (17, 30))
             assert sum(last - first + 1 for first, last in torn.entries) < _ENTRIES
             assert {each.state for fragment in report.lacking for each in fragment.missing} == {"damaged"}
             await mended(client)
             assert await victim.scrub() == ()
-            own = victim.server.storage
+            own = victim._server.storage
             read = [own.read(writer.ledger_id, number, 1, 1)[0] for number in range(_ENTRIES)]
             assert all(batch.holds(number) for number, batch in enumerate(read))
 

@@ -53,7 +53,7 @@ async def test_a_log_goes_on_without_a_disk_and_with_a_new_one(tmp_path: Path, m
             async with client.write_log("log") as log:
                 await log.append(b"with three")
                 heard = heard_of_failure(monkeypatch)
-                break_storage(client.bookies[2].server.storage, monkeypatch)
+                break_storage(client.bookies[2]._server.storage, monkeypatch)
                 await log.append(b"with two")
                 await heard.wait()  # two may have answered before it
                 await log.roll()

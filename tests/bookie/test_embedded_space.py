@@ -78,7 +78,7 @@ async def embedded(
 
 
 def read_only(client: replog.Client) -> set[str]:
-    return {each.server.bookie_id for each in client.bookies if each.server.is_read_only}
+    return {each._server.bookie_id for each in client.bookies if each._server.is_read_only}
 
 
 @pytest.mark.parametrize("how", ["a low disk", "a commit without space"])
@@ -170,11 +170,11 @@ async def test_embedded_bookies_do_maintenance_on_demand(
         for each in client.bookies:
             assert await each.collect_garbage() == []
             await each.compact(is_major=True)
-            disks.of(each.server.bookie_id).found_by_scrubbing = [replog.abc.Damage(1, 1, 0, 9, "a bad sector")]
+            disks.of(each._server.bookie_id).found_by_scrubbing = [replog.abc.Damage(1, 1, 0, 9, "a bad sector")]
             assert len(await each.scrub()) == 1
         assert len([event for event in disks.events if isinstance(event, DamageFound)]) == 3
         statistics = client.statistics()
-        assert {statistics[each.server.bookie_id]["damaged_batches"] for each in client.bookies} == {1}
+        assert {statistics[each._server.bookie_id]["damaged_batches"] for each in client.bookies} == {1}
     assert all(each.calls[-1] == "close" for each in disks.storages)
 
 

@@ -38,7 +38,7 @@ class Left:
         self.storage = storage
         self.served = served
         self.events = events
-        self.asker = Asker(served.server)
+        self.asker = Asker(served._server)
 
     async def has_begun(self, name: str) -> None:
         await until(self.storage.begun[name].is_set)
@@ -92,7 +92,7 @@ async def test_leaving_waits_until_long_work_has_been_ended(name: str) -> None:
 
                 nursery.start_soon(run)
                 await left.has_begun(name)
-        assert left.served.server.calls._long == 0
+        assert left.served._server.calls._long == 0
     assert left.storage.calls[0] == "close"
     assert len(left.storage.calls) == 2, "it was not ended by the closing, but before or never"
     assert left.events == []
@@ -119,7 +119,7 @@ async def test_unresponsive_disk_does_not_block_leaving(name: str) -> None:
     assert "has not returned" in str(event.error)
     assert left.storage.calls == []
     gate.set()
-    await until(lambda: left.served.server.calls._short == 0)
+    await until(lambda: left.served._server.calls._short == 0)
     await until(lambda: left.storage.calls == (["close"] if name == "close" else []))
 
 
@@ -134,7 +134,7 @@ async def test_the_exception_of_the_block_is_raised_on_a_hanging_disk() -> None:
             raise mine
     assert caught.value is mine
     gate.set()
-    await until(lambda: left.served.server.calls._short == 0)
+    await until(lambda: left.served._server.calls._short == 0)
 
 
 async def test_abandoned_call_never_begins_if_it_had_not_begun() -> None:

@@ -184,7 +184,7 @@ async def test_a_storage_failure_while_making_space_stops_the_bookie(
         await trio.sleep(100)
         one.storage.left_bytes, one.storage.compact_error = PLENTY, None
         await trio.sleep(100)
-        assert isinstance(one.served.server.failure, StorageFailedError)
+        assert isinstance(one.served._server.failure, StorageFailedError)
         assert await one.is_announced_read_only()
         assert one.count("attempts_to_make_space") == 1
 
@@ -242,11 +242,11 @@ async def test_compaction_and_scrubbing_on_demand(autojump_clock: trio.testing.M
         one.storage.compact_error = StorageFullError("no room to work", "make some")
         with pytest.raises(StorageFullError, match="room"):
             await one.served.compact()
-        assert not one.served.server.is_read_only
+        assert not one.served._server.is_read_only
         one.storage.compact_error = OSError("bare")
         with pytest.raises(StorageFailedError, match="contract"):
             await one.served.compact()
-        assert isinstance(one.served.server.failure, StorageFailedError)
+        assert isinstance(one.served._server.failure, StorageFailedError)
         assert one.count("compaction_failures") == 2
 
 
@@ -257,12 +257,12 @@ async def test_one_run_of_a_kind_at_a_time_delays_no_others() -> None:
         for start in (one.served.scrub, one.served.compact, one.served.compact):
             nursery.start_soon(start)
         await until(lambda: all(one.storage.begun[name].is_set() for name in ("scrub", "compact")))
-        assert one.served.server.calls._long == 2
+        assert one.served._server.calls._long == 2
         assert await one.served.collect_garbage() == []
         await one.write(10)  # commits go on
         compacting.set()
         await until(lambda: one.storage.calls == ["minor compaction"] * 2)
-        assert one.served.server.calls._long == 1
+        assert one.served._server.calls._long == 1
         scrubbing.set()
 
 
@@ -275,7 +275,7 @@ async def test_a_run_goes_on_when_its_caller_is_cancelled() -> None:
         with trio.move_on_after(0.05) as scope:
             await one.served.compact()
         assert scope.cancelled_caught
-        assert one.served.server.calls._long == 1
+        assert one.served._server.calls._long == 1
         gate.set()
         await until(lambda: one.storage.calls == ["major compaction", "minor compaction"])
 

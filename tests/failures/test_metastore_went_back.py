@@ -59,7 +59,7 @@ async def counters_at_rest(bookies: Sequence[ServedBookie]) -> AsyncIterator[Non
     """None of these bookies raises its counter, in its cookie or its storage, while the context is open."""
     async with AsyncExitStack() as stack:
         for bookie in bookies:
-            await stack.enter_async_context(bookie.server.guard._raising)
+            await stack.enter_async_context(bookie._server.guard._raising)
         yield
 
 

@@ -26,7 +26,7 @@ async def test_entries_dropped_by_bookies_were_trimmed(tmp_path: Path) -> None:
             found = await metastore.get(key)
             trimmed = decode_log(key, found.value).trimmed_before(2)
             await metastore.put(key, encode(trimmed), found.version)
-            await client.bookies[0].server.drop(first_ledger)
+            await client.bookies[0]._server.drop(first_ledger)
             with pytest.raises(replog.errors.TrimmedError) as caught:
                 await reader.receive()
             assert caught.value.first_available == replog.Position(2, 0)

@@ -44,10 +44,10 @@ async def test_counters_gauges_and_histograms(tmp_path: Path, storage: str) -> N
         async with client.write_log("orders") as log:
             await log.extend([b"x" * 100] * 10)
         found = samples_of(client)
-        ids = {each.server.bookie_id for each in client.bookies}
+        ids = {each._server.bookie_id for each in client.bookies}
         assert all(set(by_bookie) <= ids for by_bookie in found.values())
         for bookie in client.bookies:
-            bookie_id = bookie.server.bookie_id
+            bookie_id = bookie._server.bookie_id
             counted = bookie.statistics()
             assert found["replog_bookie_added_entries_total"][bookie_id] == counted["added_entries"] >= 10
             assert found["replog_bookie_added_bytes_total"][bookie_id] == counted["added_bytes"] > 1000
@@ -85,4 +85,4 @@ async def test_stopped_storage_is_reported(autojump_clock: trio.testing.MockCloc
         health = metrics.health_of([served])
         assert not health.is_well
         assert health.to_json()["state"] == "failed"
-        assert "gone" in health.problems[served.server.bookie_id]
+        assert "gone" in health.problems[served._server.bookie_id]

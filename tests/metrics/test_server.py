@@ -115,7 +115,7 @@ async def test_health_tells_of_the_member_of_a_metastore() -> None:
         figures = {"metastore_leads": 1.0, "metastore_term": 7.0, "metastore_stopped": 0.0, "metastore_survives": 1.0}
         served = place.world.bookies[0].served
         assert served is not None
-        served.beside.append(lambda: figures)
+        served._beside.append(lambda: figures)
         told = json.loads((await place.get("/health"))[2])
         assert told["metastore"] == {"leads": 1.0, "term": 7.0, "stopped": 0.0, "survives": 1.0}
         figures["metastore_stopped"] = 1.0

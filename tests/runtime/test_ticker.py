@@ -88,7 +88,7 @@ async def test_writers_waiting_for_a_bookie_cost_no_task_switches(
 
             for _ in range(ledgers):
                 await writers.start(keep)
-            channel = opened[0]._entries._sender._context.connections.channel(client.bookies[0].server.bookie_id)
+            channel = opened[0]._entries._sender._context.connections.channel(client.bookies[0]._server.bookie_id)
             assert channel is not None
             assert channel.connection is not None
             monkeypatch.setattr(channel.connection, "_handle", lambda requests, reply: None)

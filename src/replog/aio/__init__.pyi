@@ -17,7 +17,7 @@ from replog.client.administration import (
 )
 from replog.client.entries import Entry, EntryBatch
 from replog.config import BookieOptions, ClientOptions
-from replog.errors import ReplogError, StorageError
+from replog.errors import ReplogError, StorageError, StorageFailedError
 from replog.log.appending import AppendedLedgers
 from replog.log.compacting import CompactedLog
 from replog.log.log_options import LogOptions
@@ -913,6 +913,9 @@ class ServedBookie:
     @property
     def bookie_id(self) -> str:
         """The identity that its storage proves."""
+    @property
+    def failure(self) -> StorageFailedError | None:
+        """Why its storage has stopped for good; None while it works."""
     def ask_for_collection(self) -> None:
         """Asks for a collection of garbage soon, rather than at the next interval; returns at once."""
     async def collect_garbage(self) -> list[int]:

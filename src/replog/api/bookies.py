@@ -19,6 +19,7 @@ from replog.bookie.serving import (
     ServedBookie,
     Way,
     close_storage,
+    figures_beside,
     labels_of,
     open_storage,
     serving,
@@ -97,7 +98,7 @@ async def embedded_bookies(
             )
             served.append(await stack.enter_async_context(bookie))
             if kept is not None:
-                served[-1].beside.append(kept.member.statistics)
+                figures_beside(served[-1]).append(kept.member.statistics)
         unserved.pop_all()  # from here on, each bookie closes its storage
         if choice.peers:
             await _await_peers(opened, quorum)
@@ -221,7 +222,7 @@ async def serve_bookie(config: BookieConfig, *, registry: Registry | None = None
             )
         )
         if kept is not None:
-            bookie.beside.append(kept.member.statistics)
+            figures_beside(bookie).append(kept.member.statistics)
         if options.repair != "off":
             # Imported here: few bookies repair.
             from replog.api.repairs import repairing_bookie

@@ -431,4 +431,4 @@ class Client:
         """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""
         outstanding_bytes = float(self._opened.ledgers.context.connections.outstanding_bytes())
         own = {"outstanding_bytes": outstanding_bytes, "bookies_left_out": float(len(self.left_out))}
-        return {"client": own, **{bookie.server.bookie_id: bookie.statistics() for bookie in self.bookies}}
+        return {"client": own, **{bookie.bookie_id: bookie.statistics() for bookie in self.bookies}}

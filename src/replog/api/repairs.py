@@ -9,7 +9,7 @@ from replog.abc import Metastore
 from replog.api.client import Client
 from replog.api.contexts import client_context
 from replog.api.opened import OpenClient
-from replog.bookie.serving import ServedBookie
+from replog.bookie.serving import ServedBookie, figures_beside
 from replog.client.driving import ClientContext
 from replog.config import BookieOptions, ClientOptions
 from replog.config.bookie import tuned as tuned_bookie
@@ -57,7 +57,7 @@ async def repairing_bookie(
         made = client_context(metastore, plugins, tuning, options.repair_placement, nursery)
         async with made as context, open_service_nursery() as working:
             service = repair_service(context, Repairer(context, tuning, plugins.observe), times_of(options))
-            bookie.beside.append(service.status.statistics)
+            figures_beside(bookie).append(service.status.statistics)
             working.start_soon(service.run)
             yield
 
@@ -76,7 +76,7 @@ async def repair(client: OpenClient, times: RepairTimes, reported: Callable[[Aud
 async def repairing_client(client: OpenClient, options: BookieOptions) -> AsyncIterator[None]:
     """Repairs beside the bookies that a client embeds while the context is open. The first one of them counts the repairs."""
     service = repair_service(client.ledgers.context, client.repairer, times_of(options))
-    client.bookies[0].beside.append(service.status.statistics)
+    figures_beside(client.bookies[0]).append(service.status.statistics)
     async with open_service_nursery() as nursery:
         nursery.start_soon(service.run)
         yield

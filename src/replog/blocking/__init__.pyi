@@ -25,6 +25,7 @@ from replog.config import (
 from replog.errors import (
     ReplogError,
     StorageError,
+    StorageFailedError,
 )
 from replog.log.appending import AppendedLedgers
 from replog.log.compacting import CompactedLog
@@ -929,6 +930,9 @@ class ServedBookie:
     @property
     def bookie_id(self) -> str:
         """The identity that its storage proves."""
+    @property
+    def failure(self) -> StorageFailedError | None:
+        """Why its storage has stopped for good; None while it works."""
     def ask_for_collection(self) -> None:
         """Asks for a collection of garbage soon, rather than at the next interval; returns at once."""
     def collect_garbage(self) -> list[int]:

@@ -20,6 +20,7 @@ from replog.bookie.registering import Registration
 from replog.bookie.server import BookieServer
 from replog.config import BackendURL, BookieOptions, parse_labels
 from replog.config.bookie import BookieTuning, tuned
+from replog.errors import StorageFailedError
 from replog.hookspecs import Event, StorageFailed
 from replog.records.bookies import Endpoint
 from replog.registry import Registry
@@ -141,19 +142,24 @@ class ServedBookie:
         endpoints: Sequence[Endpoint],
         ways: Sequence[Way] = (),
     ) -> None:
-        self.server = server
+        self._server = server
         self.endpoints = tuple(endpoints)  #: The ways to it, as announced.
         self._maintenance = maintenance
         self._ways = tuple(ways)
         self._started_at_s = trio.current_time()
         # Of the time of day: with the storage's doubts and damage it tells audits whether the bookie may have lost something.
         self._started_on_s = current_entropy().time_ns() / 1e9
-        self.beside: list[Callable[[], Mapping[str, float]]] = []  # figures of what runs beside the bookie
+        self._beside: list[Callable[[], Mapping[str, float]]] = []
 
     @property
     def bookie_id(self) -> str:
         """The identity that its storage proves."""
-        return self.server.bookie_id
+        return self._server.bookie_id
+
+    @property
+    def failure(self) -> StorageFailedError | None:
+        """Why its storage has stopped for good; None while it works."""
+        return self._server.failure
 
     def ask_for_collection(self) -> None:
         """Asks for a collection of garbage soon, rather than at the next interval; returns at once."""
@@ -202,12 +208,12 @@ class ServedBookie:
           `compaction_failures`, `attempts_to_make_space`."""
         uptime_s = trio.current_time() - self._started_at_s
         return {
-            **self.server.statistics(),
+            **self._server.statistics(),
             **self._maintenance.statistics(),
             "uptime_s": uptime_s,
             "started_at_s": self._started_on_s,
             **self._transport_statistics(),
-            **{name: value for figures in self.beside for name, value in figures().items()},
+            **{name: value for figures in self._beside for name, value in figures().items()},
         }
 
     def _transport_statistics(self) -> dict[str, float]:
@@ -221,7 +227,17 @@ class ServedBookie:
     def latencies(self) -> dict[str, LatencyHistogram]:
         """Durations since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the first
         request of a commit to answering it."""
-        return self.server.latencies()
+        return self._server.latencies()
+
+
+def server_of(bookie: ServedBookie) -> BookieServer:
+    """The server of a bookie, for what runs beside it in this process."""
+    return bookie._server
+
+
+def figures_beside(bookie: ServedBookie) -> list[Callable[[], Mapping[str, float]]]:
+    """The figures of what runs beside a bookie. Those that are added appear in its statistics."""
+    return bookie._beside
 
 
 async def open_storage(registry: Registry, url: BackendURL) -> Storage:

@@ -159,9 +159,9 @@ def collect(bookies: Iterable[ServedBookie]) -> Iterator[Metric]:
     found: dict[str, dict[str, float]] = {}
     latencies: dict[str, dict[str, LatencyHistogram]] = {}
     for each in served:
-        bookie_id = each.server.bookie_id
+        bookie_id = each.bookie_id
         info.add_metric([bookie_id], {"version": replog_version()})
-        failed.add_metric([bookie_id], float(each.server.failure is not None))
+        failed.add_metric([bookie_id], float(each.failure is not None))
         for name, value in _statistics(each).items():
             if name == "storage_failed":
                 continue  # told above, also when nothing else can be

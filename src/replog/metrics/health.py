@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from replog.bookie.server import BookieServer
-from replog.bookie.serving import ServedBookie
+from replog.bookie.serving import ServedBookie, figures_beside, server_of
 
 
 class State(enum.Enum):
@@ -76,14 +76,14 @@ def health_of(bookies: Iterable[ServedBookie]) -> Health:
     problems: dict[str, str] = {}
     metastore: dict[str, float] = {}
     for each in bookies:
-        server = each.server
+        server = server_of(each)
         names.append(server.bookie_id)
         problem = server.failure or (server.space.error if server.is_read_only else server.guard.problem or None)
         if problem is not None:
             problems[server.bookie_id] = str(problem)
             # The worst state wins, in any order of the bookies.
             state = max(state, _state_of(server), key=_BY_SEVERITY.index)
-        beside = [figure for figures in each.beside for figure in figures().items()]
+        beside = [figure for figures in figures_beside(each) for figure in figures().items()]
         metastore |= {name.removeprefix("metastore_"): value for name, value in beside if name in _OF_MEMBER}
     if metastore.get("stopped"):
         problems["metastore"] = "its member of the metastore has stopped: the log says why, and the other members go on"

@@ -143,7 +143,7 @@ class Weather:
             await bookie.start()
             assert bookie.served is not None, "nothing troubles it any more"
             try:
-                await bookie.served.server.guard.check()
+                await bookie.served._server.guard.check()
             except MetastoreDoubtedError:
                 self.world.count("bookie doubts the right metastore")
                 await bookie.served.confirm_metastore()

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from replog.api import serve_bookie
-from replog.bookie.serving import ServedBookie
+from replog.bookie.serving import ServedBookie, server_of
 from replog.cli.serving.log_lines import Log, Logs, Observer
 from replog.cli.serving.settings import ProcessOptions, Settings
 from replog.config import BackendURL
@@ -75,7 +75,7 @@ class _Process:
         self._bookies = ()
 
     def _say_what_is_served(self, bookie: ServedBookie) -> None:
-        self._logs.bookie_id = bookie.server.bookie_id
+        self._logs.bookie_id = bookie.bookie_id
         options = self._settings.options
         self._logs.log.info(
             "serving",
@@ -112,7 +112,7 @@ def _metastore_of(options: ProcessOptions) -> str:
 
 async def _watch_writable(bookie: ServedBookie, log: Log) -> None:
     """Logs when the bookie takes entries again. The opposite is an event, which the observer logs."""
-    server = bookie.server
+    server = server_of(bookie)
     while True:
         await server.mode.read_only_turned(was=False)
         await server.mode.read_only_turned(was=True)

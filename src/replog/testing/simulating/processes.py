@@ -138,7 +138,7 @@ class BookieHost:
     @property
     def has_failed(self) -> bool:
         """True if its process runs and does not serve any more."""
-        return self.served is not None and self.served.server.failure is not None
+        return self.served is not None and self.served.failure is not None
 
 
 class Clients:
