@@ -6,6 +6,7 @@ resolves that by reading back (M1).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
@@ -41,6 +42,7 @@ _SILENCE_PAUSE_S = 0.1  # before a writer asks a silent metastore again what bec
 _READ_AT_ONCE = 32  # records, where all are read
 
 TAKEN_MAX = 64  # ledger ids, at once
+_BLOCK_S = 1.0  # a block of ids that lasts shorter is too small
 _FIRST_ID = 1
 
 Result = TypeVar("Result")
@@ -291,13 +293,15 @@ class LedgerIds:
     """The ids that one client takes from a counter in the metastore, by CAS: no other client has them (M2), and unused
     ones are lost.
 
-    Clients that take ids at the same moment make each other try again. So a client that met another one takes several at once
-    the next time, up to `TAKEN_MAX`, and fewer again once it is alone. Within a client one task takes them for all."""
+    Each block costs a change of the metastore, and clients that take ids at the same moment make each other try again. So a
+    client takes twice as many the next time, up to `TAKEN_MAX`, while it meets others or uses a block up within a second, and
+    half as many otherwise; and as many as wait. Within a client one task takes them for all."""
 
     def __init__(self, records: LedgerRecords) -> None:
         self._records = records
         self._taken: deque[int] = deque()  # and not given out
         self._count = 1  # to take the next time
+        self._taken_at_s = -math.inf
         self._taking = trio.Lock()
 
     async def new(self) -> int:
@@ -317,13 +321,15 @@ class LedgerIds:
             self._taking.release()
 
     async def _take_some(self) -> range:
-        deadline_s = trio.current_time() + self._records.timeout_s
-        met_others = False
+        now_s = trio.current_time()
+        deadline_s = now_s + self._records.timeout_s
+        is_soon = now_s - self._taken_at_s < _BLOCK_S
+        wanted = max(2 * self._count if is_soon else self._count // 2, 1 + self._taking.statistics().tasks_waiting)
+        self._count = min(wanted, TAKEN_MAX)
         while True:
             try:
                 taken = await self._records.persist("taking a ledger id", self._take)
             except (VersionConflictError, KeyExistsError, KeyNotFoundError) as error:  # another client was faster
-                met_others = True
                 self._count = min(2 * self._count, TAKEN_MAX)
                 if trio.current_time() >= deadline_s:
                     timeout_s = self._records.timeout_s
@@ -334,8 +340,7 @@ class LedgerIds:
                 # These ids may be lost; the next ones are as good.
                 await self._records.pause(deadline_s, error)
             else:
-                if not met_others:
-                    self._count = max(1, self._count // 2)
+                self._taken_at_s = trio.current_time()
                 return taken
 
     async def _take(self) -> range:
