@@ -47,8 +47,12 @@ class EnsembleChooser:
         unreachable: set[str] = set()
         silent: set[str] = set()  # the part of `unreachable` whose connection may still succeed
         has_asked_again = False
+        # What was seen a moment ago is good enough while all is well: a bookie that has left since then can't be reached, and
+        # one that takes no new entries any more is replaced once it refuses them.
+        usable = await membership.usable_lately()
         while True:
-            usable = await membership.usable(unreachable)
+            if unreachable or membership.refusing or len(usable) < quorum.ensemble:
+                usable = await membership.usable(unreachable)
             if len(usable) < quorum.ensemble:
                 usable += membership.draining[: quorum.ensemble - len(usable)]
             wanted: Collection[str]

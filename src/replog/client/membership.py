@@ -40,7 +40,7 @@ _log = logger("replog.client")
 
 # At which bookies drain, while there are writers; less often where a lease is long, since looks may cost money.
 _LOOK_S = 5.0
-_LOOK_EVERY_S = 1.0  # at the announcements, for all writers together that miss a bookie
+_LOOK_EVERY_S = 1.0  # at the announcements, for all ledgers together that are created, or miss a bookie
 _FORGIVEN_AFTER = 4  # times its last quarantine without a failure, and a bookie begins with the shortest one again
 _JITTER = 0.2  # of each quarantine, at most: so that not all end at the same moment
 
@@ -108,7 +108,7 @@ class Membership:
     async def usable_lately(self, excluded: Collection[str] = ()) -> list[str]:
         """The usable bookies, up to a second old: so that many writers can look often, and the metastore is read once
         for all."""
-        # Held during the read: writers that come meanwhile get its answer, and do not ask again.
+        # Held during the read: who comes meanwhile gets its answer, and does not ask again.
         async with self._looking:
             if trio.current_time() >= self._looked_at + _LOOK_EVERY_S:
                 self._found_lately = await self.announced()
