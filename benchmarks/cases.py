@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import bursts, compression, faces, footprint, loads, memory, raw, repair, threads, users
+from benchmarks import bursts, compression, faces, footprint, loads, many, memory, raw, repair, threads, users
 from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
@@ -107,6 +107,7 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     "footprint": footprint.footprint,
     **faces.CASES,
     **threads.CASES,
+    **many.CASES,
     **storage.CASES,
     **remote.CASES,
     **metastore.CASES,
@@ -132,6 +133,7 @@ ALONE = {
     "footprint",
     *faces.CASES,
     *threads.CASES,
+    *many.CASES,
     *storage.CASES,
     *remote.CASES,
     *metastore.CASES,
@@ -199,6 +201,7 @@ COMPARISONS = (
     Comparison("memory", "  its growth", "3", "3", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
     *faces.COMPARISONS,
     *threads.COMPARISONS,
+    *many.COMPARISONS,
     *footprint.COMPARISONS,
     *storage.COMPARISONS,
     *remote.COMPARISONS,

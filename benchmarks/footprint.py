@@ -81,7 +81,7 @@ def _bookie(directory: Path) -> Iterator[int]:
         yield process.pid
 
 
-def _resident_bytes(process_id: int | str = "self") -> int:
+def resident_bytes(process_id: int | str = "self") -> int:
     status = Path(f"/proc/{process_id}/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
 
@@ -96,12 +96,12 @@ async def _measure(kind: str, count: int, directory: Path, bookie: int) -> Figur
             await stack.enter_async_context(_one(kind, client, metastore, ledger_id))
         await trio.sleep(_SETTLE_S)
         gc.collect()
-        before, bookie_before = _resident_bytes(), _resident_bytes(bookie)
+        before, bookie_before = resident_bytes(), resident_bytes(bookie)
         for _ in range(count):
             await stack.enter_async_context(_one(kind, client, metastore, ledger_id))
         await trio.sleep(_SETTLE_S)
         gc.collect()
-        client_bytes, bookie_bytes = _resident_bytes() - before, max(0, _resident_bytes(bookie) - bookie_before)
+        client_bytes, bookie_bytes = resident_bytes() - before, max(0, resident_bytes(bookie) - bookie_before)
         tracemalloc.start()
         for _ in range(count):
             await stack.enter_async_context(_one(kind, client, metastore, ledger_id))

@@ -37,6 +37,8 @@ class Scale:
     metastore_ledgers: tuple[int, ...] = (1_000, 10_000, 100_000)  # in a metastore, ascending
     metastore_segments: tuple[int, ...] = (10, 1_000, 10_000)  # of a log there, ascending
     metastore_times: int = 30  # that each thing is done there
+    small_ledgers: int = 4_000  # that are created, for the cost of each
+    small_logs: int = 20_000
     footprint: int = 2_000  # ledgers, readers, followers that are open at once
     shapes_ledgers: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)  # open at once in one client, ascending
     shapes_remote_ledgers: tuple[int, ...] = (1, 10, 100, 1_000)
@@ -76,6 +78,8 @@ QUICK = Scale(
     quiet_s=1.0,
     metastore_ledgers=(100, 1_000),
     metastore_segments=(10, 1_000),
+    small_ledgers=500,
+    small_logs=1_000,
     footprint=100,
     shapes_ledgers=(1, 100),
     shapes_remote_ledgers=(1, 100),
