@@ -1,7 +1,7 @@
 """Many small ledgers, and many small logs, in an embedded process: how fast they are made, and what each of them takes.
 
-A log of a few entries is a record of its own and a ledger: five changes of the metastore, two announcements, and a commit or two of
-its bookie. Logs stay in place after they were made, so that opening one of them again is measured among all.
+A log of a few entries is a record of its own and a ledger: five changes of the metastore, two announcements, and a commit or two
+of its bookie. Logs stay in place after they were made, so that opening one of them again is measured among all.
 """
 
 from __future__ import annotations
