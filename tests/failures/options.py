@@ -39,7 +39,7 @@ CLIENT = ClientTuning(
 def metastore_beside(directory: Path, options: str = "") -> str:
     """The URL of an empty metastore that outlives all bookies of a test."""
     if METASTORE.startswith("quorum:"):
-        return f"{METASTORE}/{uuid.uuid4().hex}{options}"
+        return f"{METASTORE}/{uuid.uuid4().hex[:12]}{options}"
     return f"lmdb:{directory / 'metadata'}{options}"
 
 
