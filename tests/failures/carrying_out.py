@@ -30,7 +30,7 @@ class Trial:
 
     def __init__(self, plan: Plan, directory: Path) -> None:
         self.plan = plan
-        self.metastore = metastore_beside(directory, "?lease_s=30")
+        self.metastore = metastore_beside(directory)
         self.confirmed: dict[int, str] = {}
         self.damage = ""
         self.not_started: set[int] = set()

@@ -36,11 +36,11 @@ CLIENT = ClientTuning(
 )
 
 
-def metastore_beside(directory: Path, options: str = "") -> str:
+def metastore_beside(directory: Path) -> str:
     """The URL of an empty metastore that outlives all bookies of a test."""
     if METASTORE.startswith("quorum:"):
-        return f"{METASTORE}/{uuid.uuid4().hex[:12]}{options}"
-    return f"lmdb:{directory / 'metadata'}{options}"
+        return f"{METASTORE}/{uuid.uuid4().hex[:12]}?lease_s=2"
+    return f"lmdb:{directory / 'metadata'}?lease_s=30"
 
 
 # What follows from them. A machine that is busy with something else gets its margin, once for each bound.

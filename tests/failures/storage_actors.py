@@ -178,6 +178,9 @@ def operator_role(plan: Plan, metastore: str, bookie_ids: list[str], *, accept: 
 
     async def declare(parent: Parent) -> None:
         async with replog.connect(metastore, options=CLIENT, quorum=plan.quorum) as client:
+            # A killed bookie is announced until its lease ends, except in LMDB.
+            while {each.bookie_id for each in await client.admin.bookies()} & {*bookie_ids}:  # noqa: ASYNC110 - has no event
+                await trio.sleep(0.2)
             try:
                 at_risk = await client.admin.declare_lost(bookie_ids, accept_loss=accept)
                 parent.say(declared=list(map(str, at_risk)), accepted=accept)
