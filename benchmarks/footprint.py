@@ -81,9 +81,10 @@ def _bookie(directory: Path) -> Iterator[int]:
         yield process.pid
 
 
-def resident_bytes(process_id: int | str = "self") -> int:
+def resident_bytes(process_id: int | str = "self", field: str = "VmRSS") -> int:
+    """The resident memory of a process, or another field of its status."""
     status = Path(f"/proc/{process_id}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(f"{field}:")) * 1024
 
 
 async def _measure(kind: str, count: int, directory: Path, bookie: int) -> Figures:

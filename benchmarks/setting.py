@@ -37,7 +37,7 @@ class Scale:
     metastore_ledgers: tuple[int, ...] = (1_000, 10_000, 100_000)  # in a metastore, ascending
     metastore_segments: tuple[int, ...] = (10, 1_000, 10_000)  # of a log there, ascending
     metastore_times: int = 30  # that each thing is done there
-    small_ledgers: int = 4_000  # that are created, for the cost of each
+    small_ledgers: int = 20_000  # that are created, for the cost of each
     small_logs: int = 20_000
     footprint: int = 2_000  # ledgers, readers, followers that are open at once
     shapes_ledgers: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)  # open at once in one client, ascending
