@@ -69,6 +69,31 @@ def test_secrets_are_not_printed() -> None:
     assert str(url) == "zookeeper:user:***@zk1:2181/prod?tls_password=***&auth_token=***&timeout_s=1"
 
 
+def test_secrets_within_values_are_hidden() -> None:
+    url = BackendURL.parse("objects:s3://bucket?endpoint=http://user:hunter2@host:90/&region=a")
+    assert str(url) == "objects:s3://bucket?endpoint=http://user:***@host:90/&region=a"
+    assert BackendURL.parse(str(url)).options["region"] == "a"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9x:?password=hunter2&x=y",
+        "a:b?password=hunter2&x",
+        "a:b?x&secret_key=hunter2",
+        "a:b?access_token=hunter2&access_token=hunter3",
+        "a:user:hunter2@host?x",
+        "a:b?endpoint=http://user:hunter2@host&x",
+        "a:b?password=one&hunter2",
+    ],
+)
+def test_refused_url_hides_its_secrets(text: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        BackendURL.parse(text)
+    assert "hunter" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
 # -- texts that become options ------------------------------------------------------------------------------------
 
 
