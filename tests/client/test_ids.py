@@ -7,10 +7,11 @@ import trio
 import trio.testing
 
 from replog.client.ledger_records import TAKEN_MAX, LedgerRecords
-from replog.errors import MetastoreCorruptError, MetastoreError
+from replog.errors import KeyExistsError, MetastoreCorruptError, MetastoreError
 from replog.metastores.memory import MemoryMetastore
 from replog.records.paths import NEXT_LEDGER_ID_KEY
 from replog.testing import Fault, FaultyMetastore
+from tests.kit import cluster, read_ledger
 
 
 def puts(metastore: FaultyMetastore) -> int:
@@ -126,3 +127,24 @@ async def test_a_cancelled_taker_of_ids_does_not_block_others(autojump_clock: tr
             await take(records, 100, ids)
     await take(records, 5, ids)
     assert len(set(ids)) == len(ids) >= 5
+
+
+async def test_block_is_dropped_once_another_client_has_one_of_its_ids(autojump_clock: trio.testing.MockClock) -> None:
+    """M5: the counter went back while this client held a block, and another client was given the same ids."""
+    async with cluster() as world, world.client() as client, world.client() as other:
+        for _ in range(10):
+            async with client.create_ledger():
+                pass
+        found = await world.metastore.get(NEXT_LEDGER_ID_KEY)
+        assert int(found.value) > 12, "it holds some"
+        await world.metastore.put(NEXT_LEDGER_ID_KEY, b"11", found.version)
+        for _ in range(3):
+            async with other.create_ledger() as theirs:
+                await theirs.append(b"theirs")
+        with pytest.raises(KeyExistsError):
+            async with client.create_ledger():
+                pass
+        async with client.create_ledger() as writer:
+            await writer.append(b"entry")
+        assert writer.ledger_id > theirs.ledger_id
+        assert await read_ledger(client, theirs.ledger_id) == [b"theirs"]

@@ -218,6 +218,8 @@ class LedgerRecords:
                 # The token tells this client's record from one that another client wrote under this key (M1).
                 if found.token == metadata.token:
                     return version, False
+                # The counter has gone back, and another client was given this id: the others of the block may be, too (M5).
+                self._ids.forget()
                 raise
 
     async def delete(self, ledger_id: int, known: LedgerMetadata | None = None) -> None:
@@ -319,6 +321,10 @@ class LedgerIds:
             return self._taken.popleft()
         finally:
             self._taking.release()
+
+    def forget(self) -> None:
+        """The ids that were taken and not given out are not to be trusted: takes others the next time."""
+        self._taken.clear()
 
     async def _take_some(self) -> range:
         now_s = trio.current_time()
