@@ -6,7 +6,12 @@ of the term of recoveries (T2): BookKeeper has no terms.
 
 from __future__ import annotations
 
+import math
+from functools import partial
+from typing import Any
+
 from replog.errors import RemoteProtocolError
+from replog.protocol.batch import Batch
 from replog.protocol.bookie import LedgerOnBookie
 from replog.protocol.fragments import WRITER_TERM
 from replog.protocol.messages import (
@@ -131,21 +136,50 @@ class Reads:
             self._read_several(question)
 
     def _read_several(self, question: Question) -> None:
-        body = question.body
-        ledger = self._asking.server.ledger(body.ledgerId)
-        self._copy_read(question, ledger, body.entryId, max(1, body.bytes_max), self._found_several)
+        self._read_more(question, _Several(question.body))
 
-    def _found_several(self, question: Question, response: Response) -> None:
+    def _read_more(self, question: Question, several: _Several) -> None:
+        """Reads as many bytes as there is room for. Entries are stored with more around them: so there may be room for others
+        then."""
+        ledger = self._asking.server.ledger(question.body.ledgerId)
+        bytes_max = max(1, several.room_bytes)
+        self._copy_read(question, ledger, several.next_entry_id, bytes_max, partial(self._found_several, several))
+
+    def _found_several(self, several: _Several, question: Question, response: Response) -> None:
         """Answers with the entries that follow each other, as many as were asked for."""
-        if response.status is not Status.OK:
+        if response.status is Status.OK and all(map(several.take, response.batches)) and several.has_room:
+            self._read_more(question, several)
+        elif several.pieces:
+            self._end(question, Code.OK, body=b"".join(several.pieces))
+        else:
             self._asking.deny(question, response)
-            return
-        body, pieces, size_bytes = question.body, list[bytes](), BATCH_HEAD_BYTES
-        for place, batch in enumerate(response.batches):
-            entry = unwrap_entry(batch)
-            size_bytes += BATCH_ENTRY_BYTES + len(entry)
-            is_over = size_bytes > body.bytes_max or place >= body.count_max > 0
-            if batch.first_entry_id != body.entryId + place or (place and is_over):
-                break
-            pieces += [len(entry).to_bytes(BATCH_ENTRY_BYTES, "big"), entry]
-        self._end(question, Code.OK, body=b"".join(pieces))
+
+
+class _Several:
+    """The entries of one answer so far: the first one in any case, others while there is room for them."""
+
+    def __init__(self, body: Any) -> None:
+        self.next_entry_id: int = body.entryId
+        self.room_bytes: int = body.bytes_max - BATCH_HEAD_BYTES
+        self.pieces: list[bytes] = []
+        self._left = body.count_max if body.count_max > 0 else math.inf
+        self._last_bytes = 0
+
+    def take(self, batch: Batch) -> bool:
+        """Adds an entry, if it is the next one and there is room for it."""
+        entry = unwrap_entry(batch)
+        size_bytes = BATCH_ENTRY_BYTES + len(entry)
+        has_room = not self.pieces or (size_bytes <= self.room_bytes and self._left > 0)
+        if batch.first_entry_id != self.next_entry_id or not has_room:
+            return False
+        self.pieces += [len(entry).to_bytes(BATCH_ENTRY_BYTES, "big"), entry]
+        self.next_entry_id += 1
+        self.room_bytes -= size_bytes
+        self._left -= 1
+        self._last_bytes = size_bytes
+        return True
+
+    @property
+    def has_room(self) -> bool:
+        """True if another entry like the last one is wanted."""
+        return self._left > 0 and self._last_bytes <= self.room_bytes
