@@ -5,7 +5,9 @@ import java.io.IOException;
 import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.TimeUnit;
@@ -41,7 +43,9 @@ public abstract class BookKeeperClusterTestCase {
     protected final ServerConfiguration baseConf = TestBKConfiguration.newServerConfiguration();
     protected final ClientConfiguration baseClientConf = TestBKConfiguration.newClientConfiguration();
     SynchronousQueue<Throwable> asyncExceptions = new SynchronousQueue<>();
+    private static final String KILLED = "replogKilled";
     final List<Program> programs = new ArrayList<>();
+    final Map<String, Program> killed = new HashMap<>();
     int made = 0;
 
     /** A bookie of replog, in a process of its own. */
@@ -208,12 +212,40 @@ public abstract class BookKeeperClusterTestCase {
     }
 
     public ServerConfiguration killBookie(BookieId id) throws Exception {
+        ServerConfiguration configuration = new ServerConfiguration(baseConf);
         Program found = named(id);
         if (found != null) {
             programs.remove(found);
             found.end();
+            killed.put(id.toString(), found);
+            configuration.setProperty(KILLED, id.toString());
         }
-        return new ServerConfiguration(baseConf);
+        return configuration;
+    }
+
+    /** Starts a bookie again that was killed, or a new one. */
+    protected ServerTester startAndAddBookie(ServerConfiguration configuration) throws Exception {
+        Program found = killed.remove(configuration.getString(KILLED, ""));
+        if (found == null) {
+            startNewBookie();
+        } else {
+            found.start();
+            programs.add(found);
+        }
+        return new ServerTester(programs.get(programs.size() - 1).id);
+    }
+
+    /** What a test may know of a bookie that it has started. */
+    public static class ServerTester {
+        private final BookieId id;
+
+        ServerTester(BookieId id) {
+            this.id = id;
+        }
+
+        public BookieId getAddress() {
+            return id;
+        }
     }
 
     public ServerConfiguration killBookie(int index) throws Exception {
