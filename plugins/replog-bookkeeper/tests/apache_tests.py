@@ -78,18 +78,18 @@ def run(name: str, path: str, directory: Path, *, is_v2: bool) -> tuple[int, dic
         "-Xmx400m",
         f"-Djava.io.tmpdir={directory}",
         f"-Dreplog.python={sys.executable}",
-        f"-Dreplog.v2={is_v2}".lower(),
+        f"-Dreplog.v2={'true' if is_v2 else 'false'}",
     ]
     command = ["java", *flags, "--add-opens", "java.base/java.lang=ALL-UNNAMED", "-cp", path]
     command += ["org.junit.runner.JUnitCore", _PACKAGE + name]
     output = directory / f"{name}.txt"
     with output.open("wb") as file:
-        done = subprocess.run(command, stdout=file, stderr=subprocess.DEVNULL, check=False, timeout=_CLASS_S)
+        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False, timeout=_CLASS_S)
     text = output.read_text(errors="replace")
     failed = dict(_FAILURE.findall(text))
     counted = re.search(r"^OK \((\d+) tests?\)|^Tests run: (\d+)", text, re.MULTILINE)
     if counted is None:
-        return 0, {"the class": f"ended with {done.returncode}: {text[-200:]}"}
+        return 1, {"the class": f"ended with {done.returncode}: {text[-200:]}"}
     return int(counted[1] or counted[2]), failed
 
 
