@@ -47,7 +47,7 @@ async def _changes_per_s(clients: list[Metastore], prefix: str) -> float:
     return len(clients) * _EACH / (clock() - began_s)
 
 
-async def _measure(url: str, prefix: str) -> dict[str, float]:
+async def measure_calls(url: str, prefix: str) -> dict[str, float]:
     async with AsyncExitStack() as stack:
         clients: list[Metastore] = []
         for _ in range(_CLIENTS):
@@ -71,7 +71,7 @@ def measure(kind: Kind, directory: Path, rounds: int) -> dict[str, float]:
     found: defaultdict[str, list[float]] = defaultdict(list)
     with served(kind, directory) as url:
         for number in range(rounds):
-            for what, value in trio.run(_measure, url, f"r{number}").items():
+            for what, value in trio.run(measure_calls, url, f"r{number}").items():
                 found[what].append(value)
     return {what: statistics.median(values) for what, values in found.items()}
 

@@ -77,7 +77,7 @@ MUTANTS = (
     _mutant(
         "trimmed-objects-stay",
         "L7",
-        "client/terms.py",
+        "client/unbounded.py",
         "    await context.delete_archived(known, left)\n",
         "",
         "each trim leaves objects in the bucket",

@@ -1,7 +1,7 @@
 """Fences: the marks that a storage has to persist for a ledger, after a commit has raised them (T1, B7, R11).
 
-A fence is a term, kept beside the ledger's key, last add confirmed and proof, all in one record. The storage `files` writes
-it as a record of its journal (`files/record.py`), `lmdb` as the value of the ledger's key (`lmdb/records.py`).
+A fence is a term, kept beside the ledger's key, last add confirmed and proof, all in one record. `files/committing.py` writes it
+to the journal (`files/record.py` has its bytes), `lmdb/writing.py` as the value of the ledger's key (`lmdb/records.py`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from replog.client.record_watch import RecordWatch
 from replog.client.recovering import RecordOutdatedError, RecoveringShell
 from replog.client.rolling import FragmentRoller
 from replog.client.scan import LedgerScan
-from replog.client.terms import check_unbounded
+from replog.client.unbounded import check_unbounded
 from replog.client.watching import kept_bytes_max
 from replog.config.client import ClientTuning
 from replog.errors import ConfigError, LedgerNotFoundError, LedgerTrimmedError, MetastoreError, UnauthorizedError

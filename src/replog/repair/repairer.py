@@ -16,7 +16,7 @@ import trio
 from replog.client.driving import ClientContext
 from replog.client.ledger_records import LedgerRecords
 from replog.client.metastore_trust import check_metastore
-from replog.client.terms import change_record
+from replog.client.unbounded import change_record
 from replog.config.client import ClientTuning
 from replog.errors import KeyNotFoundError, LedgerNotFoundError, MetastoreError
 from replog.hookspecs import AuditEnded, Event, FragmentRepaired
