@@ -34,7 +34,7 @@ async def test_ledgers_of_one_second_share_a_look(autojump_clock: trio.testing.M
         assert looks(world) > before
 
 
-async def test_bookie_that_left_is_not_chosen(autojump_clock: trio.testing.MockClock) -> None:
+async def test_departed_bookie_is_not_chosen(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(4) as world, world.client() as client:
         await write_one(client)
         gone = world.bookies[0]
@@ -43,7 +43,7 @@ async def test_bookie_that_left_is_not_chosen(autojump_clock: trio.testing.MockC
             assert gone.bookie_id not in await write_one(client)
 
 
-async def test_bookie_that_came_is_found_where_it_is_needed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_new_bookie_is_found_once_it_is_needed(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client() as client:
         await write_one(client)
         await world.bookies[0].kill()

@@ -10,7 +10,7 @@ from replog.api.opened import OpenClient
 from replog.backup.content import open_backup
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
-from replog.client import terms
+from replog.client import unbounded
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.config import check_names
 from replog.protocol.model import Position
@@ -238,4 +238,4 @@ class Admin:
         ledgers = self._opened.ledgers
         metadata, _ = await ledgers.records.get_head(ledger_id)
         ledgers.authorize(metadata, password)
-        return await terms.raise_term(metadata, metadata.key(password), ledgers.context, ledgers.options.read_timeout_s)
+        return await unbounded.raise_term(metadata, metadata.key(password), ledgers.context, ledgers.options.read_timeout_s)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from replog import api
 from replog import machine as machines
 from replog.api.opened import OpenClient
-from replog.client import terms
+from replog.client import unbounded
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import check_password
@@ -122,7 +122,7 @@ class Client:
         If it raises or is cancelled, the ledger's writer may be fenced, and nothing was cut: another takeover goes on from
         there."""
         metadata, _ = await self._opened.ledgers.records.get_head(ledger_id)
-        terms.check_alone(metadata, "taken over")
+        unbounded.check_alone(metadata, "taken over")
         async with await self._opened.ledgers.take_over(
             ledger_id, password, accept_loss=accept_loss, compression=compression
         ) as writer:
@@ -159,7 +159,7 @@ class Client:
 
         Raises `LedgerNotFoundError`, `ConfigError` for a bounded ledger, a log's, or a number below 0, `MetastoreError`. If it
         raises or is cancelled, trimming again is harmless."""
-        return await terms.trim(ledger_id, before, self._opened.ledgers.context)
+        return await unbounded.trim(ledger_id, before, self._opened.ledgers.context)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries soon (B6). Deleting a ledger that does not exist does nothing.
