@@ -26,6 +26,7 @@ PACKAGES: Mapping[str, str] = {
     "redis-server": "redis-server",
 }
 JARS = ("bookkeeper", "kafka")
+OF_TESTS = ("pulsar",)  # fetched only by name
 _PLACES = ("usr/bin", "usr/sbin", "usr/lib/rabbitmq/bin", "bin", "sbin")
 
 
@@ -104,7 +105,7 @@ def main() -> None:
     for program in PACKAGES:
         if program in wanted and not find(program):
             print(fetch(program) or f"{program}: {find(program)}", flush=True)
-    for name in JARS:
+    for name in (*JARS, *OF_TESTS):
         if name in wanted and not jars(name).is_dir():
             print(fetch_jars(name) or f"{name}: {jars(name)}", flush=True)
 
