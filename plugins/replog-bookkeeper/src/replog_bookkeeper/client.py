@@ -320,6 +320,15 @@ class Client:
         """The same with what only BookKeeper has: the format, the digest, the password. Raises `LedgerNotFoundError`."""
         return (await self._records.record(ledger_id))[0]
 
+    async def node(self, path: str) -> bytes:
+        """The data of a node beside the root of the ledgers, as "/managed-ledgers/...", where programs that use the cluster keep
+        their metadata. Raises `KeyNotFoundError`, `MetastoreError`."""
+        return await self._records.node(path)
+
+    async def node_names(self, path: str) -> list[str]:
+        """The names of the nodes right below such a node, sorted; none if it does not exist. Raises `MetastoreError`."""
+        return await self._records.node_names(path)
+
     async def bookies(self) -> list[Bookie]:
         """All bookies: those that are registered, and those that only have a cookie, whose `address` is None. Raises
         `MetastoreError`."""

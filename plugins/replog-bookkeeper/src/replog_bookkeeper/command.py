@@ -1,13 +1,9 @@
-"""`replog bookkeeper`: ledgers and bookies of a BookKeeper cluster, on the command line."""
+"""`replog bookkeeper`: ledgers, topics and bookies of a BookKeeper cluster, on the command line."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import attrs
@@ -29,50 +25,31 @@ from replog.cli.output import (
 )
 from replog.cli.streams import write_output
 from replog.client.entries import EntryBatch
-from replog.config import ClientOptions, ledger_password, load
+from replog.config import ledger_password
 from replog.errors import ConfigError, EntryNotFoundError
 from replog.protocol.model import LedgerMetadata
-from replog_bookkeeper.client import Client, connect
 from replog_bookkeeper.digests import LedgerDigest
 from replog_bookkeeper.layouts import LEDGER_ID_MAX
 from replog_bookkeeper.metadata import LedgerRecord
+from replog_bookkeeper.options import Metastore, PasswordFile, client_of
+from replog_bookkeeper.pulsar.command import topics
 from replog_bookkeeper.serving.command import serve
 
-_VARIABLE = "REPLOG_BOOKKEEPER_METASTORE"
 _BOOKIES = (("bookie", -24), ("state", -10), ("address", -24), ("tls", -3))
 
-app = App(no_args_is_help=True, help="Look after ledgers of an Apache BookKeeper cluster, and its bookies.")
+app = App(
+    no_args_is_help=True,
+    help="Look after ledgers of an Apache BookKeeper cluster, and its bookies; salvage topics of Pulsar.",
+)
 ledgers = App(no_args_is_help=True, help="Look after ledgers.")
 app.add_typer(ledgers, name="ledger")
+app.add_typer(topics, name="topic")
 app.command("bookie")(serve)
 
-Metastore = Annotated[
-    str | None,
-    typer.Option(
-        "--metastore",
-        metavar="URI",
-        help=f"Where the cluster's metadata is: zk+hierarchical://HOST;HOST/ledgers. Environment: {_VARIABLE}.",
-    ),
-]
-PasswordFile = Annotated[
-    Path | None, typer.Option("--password-file", metavar="FILE", help="Has the ledger's password; or REPLOG_PASSWORD.")
-]
 Digest = Annotated[
     str, typer.Option(metavar="TYPE", help="Of a record so old that it names none: CRC32, HMAC, CRC32C or DUMMY.")
 ]
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=LEDGER_ID_MAX)]
-
-
-@asynccontextmanager
-async def _client(metastore: str | None) -> AsyncIterator[Client]:
-    uri = metastore or os.environ.get(_VARIABLE)
-    if not uri:
-        raise ConfigError(
-            f"which cluster? Name its metadata: --metastore zk+hierarchical://HOST;HOST/ledgers, or {_VARIABLE}"
-        )
-    options = load(ClientOptions, environment=os.environ, prefix="REPLOG_CLIENT_")
-    async with connect(uri, options=options) as client:
-        yield client
 
 
 def _digest(name: str) -> LedgerDigest:
@@ -92,7 +69,7 @@ def list_ledgers(metastore: Metastore = None, for_programs: AsJSON = False) -> N
 
 
 async def _list(metastore: str | None, for_programs: bool) -> None:
-    async with _client(metastore) as client:
+    async with client_of(metastore) as client:
         for ledger_id in await client.ledgers():
             if for_programs:
                 print_json_line("ledger", {"ledger_id": ledger_id})
@@ -107,7 +84,7 @@ def show(ledger_id: LedgerId, metastore: Metastore = None, for_programs: AsJSON 
 
 
 async def _show(metastore: str | None, ledger_id: int, for_programs: bool) -> None:
-    async with _client(metastore) as client:
+    async with client_of(metastore) as client:
         record = await client.ledger_record(ledger_id)
     if for_programs:
         print_json(_as_json(record))
@@ -198,7 +175,7 @@ async def _read(
     how: Shown,
 ) -> None:
     async with (
-        _client(metastore) as client,
+        client_of(metastore) as client,
         client.open_ledger(ledger_id, password=password, digest=digest, first=first) as reader,
     ):
         if last is not None and last > reader.last_add_confirmed:
@@ -238,7 +215,7 @@ def recover(
 async def _recover(
     metastore: str | None, ledger_id: int, password: bytes, digest: LedgerDigest, for_programs: bool
 ) -> None:
-    async with _client(metastore) as client:
+    async with client_of(metastore) as client:
         metadata = await client.recover_ledger(ledger_id, password=password, digest=digest)
     if for_programs:
         print_json(_end_as_json(metadata))
@@ -258,7 +235,7 @@ def bookies(metastore: Metastore = None, for_programs: AsJSON = False) -> None:
 
 
 async def _bookies(metastore: str | None, for_programs: bool) -> None:
-    async with _client(metastore) as client:
+    async with client_of(metastore) as client:
         found = await client.bookies()
     if for_programs:
         for each in found:

@@ -1,4 +1,5 @@
-"""The nodes below the root of BookKeeper's metadata, with their data as they are. Keys are paths below the root.
+"""The nodes below the root of BookKeeper's metadata, with their data as they are. Keys are paths below the root; one that begins
+with "/" is beside the root, where other programs of the cluster keep their metadata.
 
 It stands upon replog's own connection to ZooKeeper: its deadlines, its retries, and its word for a change whose answer was lost.
 """
@@ -38,6 +39,8 @@ class LedgersRoot(Metastore):
         self._leftovers = Leftovers(self._session, self.run)
 
     def _path(self, key: str) -> str:
+        if key.startswith("/"):
+            return self.place.chroot.rpartition("/")[0] + key
         return f"{self.place.chroot}/{key}" if key else self.place.chroot
 
     async def _run(self, key: str, work: Callable[[Call], Awaitable[Answer]]) -> Answer:

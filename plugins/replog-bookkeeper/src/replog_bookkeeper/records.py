@@ -70,6 +70,14 @@ class BookKeeperRecords(LedgerRecords):
             return ""
         return found.value.decode(errors="replace")
 
+    async def node(self, key: str) -> bytes:
+        """The data of any node; the key is as those of `LedgersRoot`. Raises `KeyNotFoundError`, `MetastoreError`."""
+        return (await self.read(f"reading {key}", lambda: self._root.get(key))).value
+
+    async def node_names(self, key: str) -> list[str]:
+        """The names of the nodes right below this one, sorted; none if it does not exist. Raises `MetastoreError`."""
+        return await self.read(f"listing {key}", lambda: self._root.children(key))
+
     # -- one record -------------------------------------------------------------------------------------------------
 
     async def record(self, ledger_id: int) -> tuple[LedgerRecord, int]:
@@ -187,7 +195,7 @@ class BookKeeperRecords(LedgerRecords):
         """The ids of all ledgers, in no order. Raises `MetastoreError`."""
         layout = await self.layout()
         if layout is Layout.FLAT:
-            for name in await self._names(""):
+            for name in await self.node_names(""):
                 if (found := flat_id(name)) is not None:
                     yield found
         for shape in shapes(layout):
@@ -196,16 +204,13 @@ class BookKeeperRecords(LedgerRecords):
                 key = pending.pop()
                 depth = key.count("/") + 1 if key else 0
                 is_last = depth == len(shape) - 1
-                for name in await self._names(key):
+                for name in await self.node_names(key):
                     if is_word(name, shape[depth], is_last=is_last):
                         below = f"{key}/{name}" if key else name
                         if is_last:
                             yield int(below.replace("/", "").replace("L", ""))
                         else:
                             pending.append(below)
-
-    async def _names(self, key: str) -> list[str]:
-        return await self.read("listing ledgers", lambda: self._root.children(key))
 
 
 def _sum(value: bytes) -> bytes:

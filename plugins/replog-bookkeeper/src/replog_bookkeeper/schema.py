@@ -147,7 +147,7 @@ message CookieFormat
 _Field = descriptor_pb2.FieldDescriptorProto
 
 
-def _classes(package: str, text: str) -> Any:
+def message_classes(package: str, text: str) -> Any:
     """The classes of these messages, by name."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
     names, enums = [], set()
@@ -177,5 +177,5 @@ def _classes(package: str, text: str) -> Any:
     return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()}
 
 
-wire = _classes("replog_bookkeeper.wire", _WIRE)
-data = _classes("replog_bookkeeper.data", _DATA)
+wire = message_classes("replog_bookkeeper.wire", _WIRE)
+data = message_classes("replog_bookkeeper.data", _DATA)

@@ -1,0 +1,75 @@
+"""Topics that Pulsar's own classes write, without a broker (`java/pulsar/PulsarTopic.java`), and the golden bytes they made."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import attrs
+import pytest
+from java_bookies import SOURCES, Cluster, need_bookkeeper
+
+from benchmarks.peers import programs
+
+PATH = Path(__file__).parent / "golden_pulsar.txt"
+_MAIN = "PulsarTopic"
+
+
+def golden_entries() -> list[bytes]:
+    """The entries of the topic that `PulsarJava.write` writes."""
+    return [bytes.fromhex(value) for name, value in _golden() if name == "entry"]
+
+
+def golden_records() -> dict[str, bytes]:
+    """A topic's record and a cursor's, by their kind and how they are compressed."""
+    return {name: bytes.fromhex(value) for name, value in _golden() if name != "entry"}
+
+
+def _golden() -> list[list[str]]:
+    return [line.split(" ") for line in PATH.read_text().splitlines()]
+
+
+def need_pulsar() -> None:
+    """Skips the test if something is missing."""
+    need_bookkeeper()
+    if not programs.jars("pulsar").is_dir():
+        pytest.skip("no jars of Pulsar: type: python -m benchmarks.peers.programs pulsar")
+
+
+@attrs.frozen
+class PulsarJava:
+    """The compiled program."""
+
+    directory: Path
+
+    @classmethod
+    def compiled(cls, directory: Path) -> PulsarJava:
+        """Compiles it."""
+        sources = [str(path) for path in sorted((SOURCES / "pulsar").glob("*.java"))]
+        jars = f"{programs.jars('pulsar')}/*"
+        subprocess.run(["javac", "-cp", jars, "-d", str(directory), *sources], check=True, timeout=120)
+        return cls(directory)
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """Starts it."""
+        flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={self.directory}"]
+        class_path = f"{programs.jars('pulsar')}/*:{self.directory}"
+        command = ["java", *flags, "-cp", class_path, _MAIN, *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *arguments: str) -> str:
+        """Runs it to its end; returns what it printed."""
+        with self.begin(*arguments) as process:
+            words, problems = process.communicate(timeout=120)
+        assert process.returncode == 0, words + problems
+        return words
+
+    def write(
+        self, cluster: Cluster, managed_ledger: str, compression: str = "NONE", *, closes: bool = True
+    ) -> list[str]:
+        """Writes a topic of the golden entries; returns where each of them is. One that is not closed was left by a broker that
+        died."""
+        zookeeper = cluster.zookeeper.address
+        how = "close" if closes else "halt"
+        return self.run("write", zookeeper, cluster.uri, managed_ledger, compression, how).split()
