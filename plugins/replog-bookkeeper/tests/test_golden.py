@@ -26,6 +26,7 @@ from replog.protocol.proofs import prove
 from replog.protocol.quorum import Quorum
 from replog_bookkeeper import frames, frames_v2, metadata
 from replog_bookkeeper.bookies import Bookie, decode_bookie
+from replog_bookkeeper.command import as_json
 from replog_bookkeeper.digests import LedgerDigest, LedgerKey, process_digest
 from replog_bookkeeper.exchanges import (
     Adding,
@@ -280,6 +281,11 @@ def test_changed_record_keeps_its_format_and_fields(version: int) -> None:
     else:
         assert value == golden_bytes("metadata-1-closed")
     assert after.message == expected.message
+
+
+def test_command_shows_times_as_replogs_own_do() -> None:
+    record = metadata.decode(LEDGER, golden_bytes("metadata-3-closed"))
+    assert as_json(record)["created_at"] == "2023-11-14T22:13:20.123000Z"
 
 
 def test_wrong_password_is_refused_by_the_record() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Annotated
 
 import attrs
@@ -12,6 +11,7 @@ import typer
 from replog.cli.apps import App
 from replog.cli.connecting import run
 from replog.cli.entries import Delimiter, LengthPrefixed, Null, Shown, as_text, shown
+from replog.cli.ledger.facts import time_for_people, time_of
 from replog.cli.output import (
     AsJSON,
     Listing,
@@ -87,12 +87,13 @@ async def _show(metastore: str | None, ledger_id: int, for_programs: bool) -> No
     async with client_of(metastore) as client:
         record = await client.ledger_record(ledger_id)
     if for_programs:
-        print_json(_as_json(record))
+        print_json(as_json(record))
     else:
         _print(record)
 
 
-def _as_json(record: LedgerRecord) -> dict[str, object]:
+def as_json(record: LedgerRecord) -> dict[str, object]:
+    """A ledger's record for programs."""
     metadata = record.metadata
     return {
         **_end_as_json(metadata),
@@ -100,7 +101,7 @@ def _as_json(record: LedgerRecord) -> dict[str, object]:
         "digest": None if record.digest is None else record.digest.name,
         "has_password": None if record.password is None else bool(record.password),
         "metadata_format": record.format,
-        "created_at": _time(metadata),
+        "created_at": time_of(metadata.created_at_ms),
         "custom": dict(metadata.custom),
         "fragments": [attrs.asdict(each, filter=lambda field, _: field.name != "term") for each in metadata.fragments],
     }
@@ -115,12 +116,6 @@ def _end_as_json(metadata: LedgerMetadata) -> dict[str, object]:
     }
 
 
-def _time(metadata: LedgerMetadata) -> str | None:
-    if not metadata.created_at_ms:
-        return None
-    return datetime.fromtimestamp(metadata.created_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
 def _print(record: LedgerRecord) -> None:
     metadata, quorum = record.metadata, record.metadata.quorum
     last = metadata.last_entry_id
@@ -131,7 +126,7 @@ def _print(record: LedgerRecord) -> None:
     add_row(table, "quorum", f"ensemble {quorum.ensemble}, write {quorum.write}, ack {quorum.ack}")
     add_row(table, "digest", None if record.digest is None else record.digest.name)
     add_row(table, "password", None if record.password is None else "yes" if record.password else "none")
-    add_row(table, "created", _time(metadata))
+    add_row(table, "created", time_for_people(metadata.created_at_ms))
     add_row(table, "metadata format", record.format)
     for name, value in metadata.custom.items():
         add_row(table, f"custom: {name}", value.encode(errors="surrogateescape").decode(errors="backslashreplace"))
