@@ -249,6 +249,14 @@ def test_batch_gives_messages_before_its_damage(size: int) -> None:
     assert "message 1 of the 2147483647 of its batch" in str(lost)
 
 
+def test_each_message_of_a_batch_has_its_own_index() -> None:
+    """A broker's number is that of the batch's last message."""
+    one = framed("SingleMessageMetadata", payload_size=1) + b"a"
+    noted = b"\x0e\x02" + framed("BrokerEntryMetadata", index=14, broker_timestamp=3)
+    found = apart(noted + entry(3 * one, num_messages_in_batch=3))
+    assert [(each.index, each.broker_time_ms) for each in found] == [(12, 3), (13, 3), (14, 3)]
+
+
 def test_bytes_behind_a_batch_are_named() -> None:
     good = framed("SingleMessageMetadata", payload_size=2) + b"ab"
     message, lost = apart(entry(good + b"rest", num_messages_in_batch=1))

@@ -366,6 +366,21 @@ def test_command_names_lost_parts_and_fails(command: Any, copy: Copy, tmp_path: 
     assert "ledger 987654321: it has no record" in words
 
 
+def test_partitions_are_exported_one_after_the_other(command: Any, copy: Copy, nodes: Any, tmp_path: Path) -> None:
+    nodes.create(TopicName.parse(copy.name).partitioned_node, b'{"partitions": 3}', makepath=True)
+    for number in (0, 2):
+        attrs.evolve(copy, name=f"{copy.name}-partition-{number}").write()
+    path = tmp_path / "messages.jsonl"
+    lines, _ = command("export", copy.name, "--json-lines", str(path), "--json", status=1)
+    (lost,) = [each for each in lines if each["kind"] == "unreadable"]
+    assert (lost["topic"], lost["error"]) == (f"{copy.name}-partition-1", "TopicNotFoundError")
+    topics = [json.loads(each)["topic"] for each in path.read_bytes().splitlines()]
+    whole = len(golden_messages())
+    assert topics == [f"{copy.name}-partition-{number}" for number in (0, 2) for _ in range(whole)]
+    names, _ = command("list", copy.name)
+    assert len(names) == 3
+
+
 def test_export_to_files_has_each_message(command: Any, written: dict[str, list[str]], tmp_path: Path) -> None:
     expected = placed(written[CLOSED])
     path = tmp_path / "messages.jsonl"

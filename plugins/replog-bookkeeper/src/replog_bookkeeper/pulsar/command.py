@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Annotated
 
@@ -14,23 +14,24 @@ import typer
 from replog.cli.apps import App
 from replog.cli.connecting import Connection, run
 from replog.cli.entries import Delimiter, LengthPrefixed, Null, Shown, shown
+from replog.cli.ledger.facts import time_for_people, time_of
 from replog.cli.output import AsJSON, Listing, as_size, console, emit, print_json_line
 from replog.cli.streams import write_output
 from replog.config import ledger_password
 from replog.errors import ConfigError, ReplogError
 from replog_bookkeeper.client import Client
 from replog_bookkeeper.options import Metastore, PasswordFile, client_of
+from replog_bookkeeper.pulsar.errors import TopicDamagedError, TopicNotFoundError
 from replog_bookkeeper.pulsar.exporting import (
     Write,
     as_fields,
-    as_milliseconds,
     as_transaction,
     file_target,
     log_target,
 )
 from replog_bookkeeper.pulsar.messages import Message, Unreadable
 from replog_bookkeeper.pulsar.names import TopicName, parse_namespace
-from replog_bookkeeper.pulsar.reading import read_topic
+from replog_bookkeeper.pulsar.reading import Found, read_topic
 from replog_bookkeeper.pulsar.topics import (
     Subscription,
     Topic,
@@ -45,7 +46,7 @@ _LEDGERS = (
     ("state", -11),
     ("entries", 9),
     ("size", 9),
-    ("closed", -24),
+    ("closed", -20),
     ("copy in", -9),
     ("problem", -20),
 )
@@ -105,7 +106,7 @@ def _print_json(topic: Topic, subscriptions: list[Subscription]) -> None:
     for each in topic.ledgers:
         fields = attrs.asdict(each, filter=lambda field, _: field.name not in ("closed_at_ms", "problem"))
         print_json_line(
-            "ledger", {**fields, "closed_at": as_milliseconds(each.closed_at_ms), "problem": _words(each.problem)}
+            "ledger", {**fields, "closed_at": time_of(each.closed_at_ms or 0), "problem": _words(each.problem)}
         )
     for one in subscriptions:
         fields = {
@@ -130,7 +131,7 @@ def _print(topic: Topic, subscriptions: list[Subscription]) -> None:
                 each.state,
                 each.entries,
                 as_size(each.size_bytes),
-                as_milliseconds(each.closed_at_ms),
+                time_for_people(each.closed_at_ms or 0),
                 each.offloaded_to,
                 _words(each.problem),
             )
@@ -241,80 +242,84 @@ async def _export(
 async def _salvage(client: Client, text: str, password: bytes, write: Write, for_programs: bool) -> tuple[int, int]:
     """Reads a topic, or its partitions, to the end; returns how many messages were written, and how many parts could not be."""
     name = TopicName.parse(text)
+    partitions = await list_partitions(client, name)
     messages = problems = 0
-    for each in await list_partitions(client, name) or [name]:
-        async with read_topic(client, str(each), password=password) as topic:
-            _tell_state(topic.topic, for_programs)
-            async for group, unreadable in _groups(topic):
-                refused = await write(str(each), group) if group else []
+    for each in partitions or [name]:
+        tell = Teller(str(each), for_programs)
+        try:
+            written, lost = await _salvage_one(client, password, write, tell)
+        except (TopicNotFoundError, TopicDamagedError) as error:
+            if not partitions:
+                raise
+            tell.error(None, error)
+            written, lost = 0, 1
+        messages += written
+        problems += lost
+    return messages, problems
+
+
+async def _salvage_one(client: Client, password: bytes, write: Write, tell: Teller) -> tuple[int, int]:
+    messages = problems = 0
+    async with read_topic(client, tell.topic, password=password) as topic:
+        tell.state(topic.topic)
+        async with aclosing(_groups(topic)) as groups:
+            async for group, unreadable in groups:
+                refused = await write(tell.topic, group) if group else []
                 messages += len(group) - len(refused)
                 problems += len(unreadable) + len(refused)
                 for part in (*unreadable, *refused):
-                    _tell(str(each), part, for_programs)
-        for transaction in sorted(topic.aborted):
-            _tell_aborted(str(each), as_transaction(transaction), for_programs)
+                    tell.error(part, part.error)
+    for transaction in map(as_transaction, sorted(topic.aborted)):
+        words = f"transaction {transaction} was aborted: its messages do not count"
+        tell.say("aborted", words, transaction=transaction)
     return messages, problems
 
 
 def _check(name: str, messages: int, problems: int) -> None:
     """Raises `SalvageIncompleteError` after all else, if a part could not be read or written."""
     if problems:
-        raise SalvageIncompleteError(
-            f"{name}: {messages} messages were written, and {problems} parts named above were not"
-        )
+        problem = f"{messages} messages were written, and {problems} parts named above were not"
+        raise SalvageIncompleteError(f"{name}: {problem}")
 
 
-async def _groups(found: AsyncIterator[Message | Unreadable]) -> AsyncIterator[tuple[list[Message], list[Unreadable]]]:
+async def _groups(found: AsyncIterator[Found]) -> AsyncGenerator[tuple[list[Message], list[Unreadable]], None]:
     """Messages in groups that are written together; before a part that is lost, those before it."""
     group, size_bytes = list[Message](), 0
     async for each in found:
-        if isinstance(each, Unreadable):
-            yield group, [each]
-            group, size_bytes = [], 0
-            continue
-        group.append(each)
-        size_bytes += len(each.data or b"")
-        if len(group) >= _GROUP_MESSAGES or size_bytes >= _GROUP_BYTES:
-            yield group, []
+        lost = [each] if isinstance(each, Unreadable) else []
+        if isinstance(each, Message):
+            group.append(each)
+            size_bytes += len(each.data or b"")
+        if lost or len(group) >= _GROUP_MESSAGES or size_bytes >= _GROUP_BYTES:
+            yield group, lost
             group, size_bytes = [], 0
     yield group, []
 
 
-def _tell(topic: str, part: Unreadable, for_programs: bool) -> None:
-    if for_programs:
-        place = {
-            "ledger_id": part.ledger_id,
-            "first_entry_id": part.first_entry_id,
-            "last_entry_id": part.last_entry_id,
-        }
-        what = {"error": type(part.error).__name__, "problem": str(part.error)}
-        print_json_line("unreadable", {"topic": topic, **place, **what})
-    else:
-        _say(f"{topic}: {part}")
+@attrs.frozen
+class Teller:
+    """Tells what happens beside messages: on standard error, or in lines of JSON."""
 
+    topic: str
+    for_programs: bool
 
-def _tell_aborted(topic: str, transaction: str | None, for_programs: bool) -> None:
-    if for_programs:
-        print_json_line("aborted", {"topic": topic, "transaction": transaction})
-    else:
-        _say(f"{topic}: transaction {transaction} was aborted: its messages do not count")
+    def say(self, kind: str, words: str, **fields: object) -> None:
+        """Tells one thing."""
+        if self.for_programs:
+            print_json_line(kind, {"topic": self.topic, **fields})
+        else:
+            console(stderr=True).print(f"replog: {self.topic}: {words}", soft_wrap=True)
 
+    def error(self, part: Unreadable | None, error: ReplogError) -> None:
+        """Names a part that was not read or written; None: the whole topic."""
+        names = ("ledger_id", "first_entry_id", "last_entry_id")
+        place = {name: getattr(part, name, None) for name in names}
+        self.say("unreadable", str(part or error), **place, error=type(error).__name__, problem=str(error))
 
-def _tell_state(topic: Topic, for_programs: bool) -> None:
-    """Names what may be missing without anything being lost."""
-    open_ledgers = [each.ledger_id for each in topic.ledgers if each.is_open]
-    if for_programs:
-        print_json_line(
-            "topic", {"topic": str(topic.name), "is_record_lost": topic.is_record_lost, "open_ledgers": open_ledgers}
-        )
-        return
-    if topic.is_record_lost:
-        _say(f"{topic.name}: its record is lost; the ledgers that name it are read")
-    for ledger_id in open_ledgers:
-        _say(
-            f"{topic.name}: ledger {ledger_id} is open, and read to its last add confirmed; if no broker writes it, recover it"
-        )
-
-
-def _say(words: str) -> None:
-    console(stderr=True).print(f"replog: {words}", soft_wrap=True)
+    def state(self, topic: Topic) -> None:
+        """Names what may be missing without anything being lost."""
+        ledgers = [each.ledger_id for each in topic.ledgers if each.is_open]
+        words = [f"ledger {each} is open, and read to its last add confirmed" for each in ledgers]
+        words += ["its record is lost; the ledgers that name it are read"] if topic.is_record_lost else []
+        if words or self.for_programs:
+            self.say("topic", "; ".join(words), is_record_lost=topic.is_record_lost, open_ledgers=ledgers)

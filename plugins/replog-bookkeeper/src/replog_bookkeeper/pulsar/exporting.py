@@ -16,7 +16,8 @@ import attrs
 import trio
 
 from replog.cli.connecting import Connection, client_from
-from replog.cli.entries import as_text, as_time
+from replog.cli.entries import as_text
+from replog.cli.ledger.facts import time_of
 from replog.errors import ConfigError, LogNotFoundError, ReplogError
 from replog.runtime import platform
 from replog.runtime.disk_errors import described, exists
@@ -42,7 +43,7 @@ def as_fields(topic: str, message: Message) -> dict[str, object]:
         if name in ("key", "data"):
             fields[name], fields[f"{name}_base64"] = (None, None) if value is None else as_text(value)
         elif name.endswith("_ms"):
-            fields[name.removesuffix("_ms")] = as_milliseconds(value)
+            fields[name.removesuffix("_ms")] = time_of(value or 0)
         else:
             fields[name] = value.hex() if isinstance(value, bytes) else value
     return fields
@@ -62,11 +63,6 @@ def _values(message: Message) -> dict[str, Any]:
 def as_transaction(found: tuple[int, int] | None) -> str | None:
     """A transaction's id as Pulsar prints it."""
     return None if found is None else f"({found[0]},{found[1]})"
-
-
-def as_milliseconds(time_ms: int | None) -> str | None:
-    """A time in ISO 8601."""
-    return None if time_ms is None else as_time(time_ms * 1_000_000, "milliseconds")
 
 
 # -- files --------------------------------------------------------------------------------------------------------

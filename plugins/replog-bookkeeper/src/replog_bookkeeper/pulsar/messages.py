@@ -211,13 +211,15 @@ def _of_batch(
         ) from error
     if not single.HasField("sequence_id"):
         fields["sequence_id"] = metadata.sequence_id
+    fields |= _of_entry(metadata, broker)
+    if fields["index"] is not None:  # the broker notes that of the last one
+        fields["index"] += index + 1 - metadata.num_messages_in_batch
     message = Message(
         ledger_id=ledger_id,
         entry_id=entry_id,
         batch_index=index,
         data=None if single.null_value else payload[at:end],
         **fields,
-        **_of_entry(metadata, broker),
     )
     return message, end
 
