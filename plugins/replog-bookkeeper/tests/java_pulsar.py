@@ -12,7 +12,6 @@ from java_bookies import SOURCES, Cluster, need_bookkeeper
 from benchmarks.peers import programs
 
 PATH = Path(__file__).parent / "golden_pulsar.txt"
-_MAIN = "PulsarTopic"
 
 
 def golden_entries() -> list[bytes]:
@@ -29,32 +28,36 @@ def _golden() -> list[list[str]]:
     return [line.split(" ") for line in PATH.read_text().splitlines()]
 
 
-def need_pulsar() -> None:
+def need_pulsar(jars: str = "pulsar") -> None:
     """Skips the test if something is missing."""
     need_bookkeeper()
-    if not programs.jars("pulsar").is_dir():
-        pytest.skip("no jars of Pulsar: type: python -m benchmarks.peers.programs pulsar")
+    if not programs.jars(jars).is_dir():
+        pytest.skip(f"no jars of Pulsar: type: python -m benchmarks.peers.programs {jars}")
 
 
 @attrs.frozen
 class PulsarJava:
-    """The compiled program."""
+    """A compiled program, and the jars that it needs."""
 
     directory: Path
+    source: Path
+    jars: str
 
     @classmethod
-    def compiled(cls, directory: Path) -> PulsarJava:
+    def compiled(cls, directory: Path, source: str = "pulsar/PulsarTopic.java", jars: str = "pulsar") -> PulsarJava:
         """Compiles it."""
-        sources = [str(path) for path in sorted((SOURCES / "pulsar").glob("*.java"))]
-        jars = f"{programs.jars('pulsar')}/*"
-        subprocess.run(["javac", "-cp", jars, "-d", str(directory), *sources], check=True, timeout=120)
-        return cls(directory)
+        found = cls(directory, SOURCES / source, f"{programs.jars(jars)}/*")
+        subprocess.run(["javac", "-cp", found.jars, "-d", str(directory), str(found.source)], check=True, timeout=120)
+        return found
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts it."""
-        flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={self.directory}"]
-        class_path = f"{programs.jars('pulsar')}/*:{self.directory}"
-        command = ["java", *flags, "-cp", class_path, _MAIN, *arguments]
+        flags = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={self.directory}"]
+        # Pulsar's own scripts open these modules to it.
+        for module in ("java.base/java.lang", "java.base/sun.net", "java.management/sun.management"):
+            flags += ["--add-opens", f"{module}=ALL-UNNAMED"]
+        flags += ["--add-opens", "jdk.management/com.sun.management.internal=ALL-UNNAMED"]
+        command = ["java", *flags, "-cp", f"{self.jars}:{self.directory}", self.source.stem, *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
