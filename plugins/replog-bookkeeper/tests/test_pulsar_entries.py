@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from contextlib import suppress
 from typing import Any
 
@@ -214,6 +215,14 @@ def test_any_record_is_read_or_named(data: bytes) -> None:
             decode_record("topic", "ManagedLedgerInfo", head + data)
 
 
+@pytest.mark.parametrize(("size", "words"), [(-1, "is -1"), (1 << 30, "message_bytes_max"), (5, "expands to")])
+def test_record_of_another_size_is_named(size: int, words: str) -> None:
+    how = records["Compressed"](compressionType=2, uncompressedSize=size).SerializeToString()
+    value = b"\x47\x78" + len(how).to_bytes(4, "big") + how + zlib.compress(bytes(9))
+    with pytest.raises(TopicDamagedError, match=words):
+        decode_record("topic", "ManagedLedgerInfo", value)
+
+
 def test_lacking_field_is_named() -> None:
     rest = framed("MessageMetadata", producer_name=b"p", sequence_id=1)
     assert "publish_time" in str(only_error(rest))
@@ -330,7 +339,7 @@ def test_message_without_its_last_chunk_is_named_at_the_end() -> None:
 
 
 def test_chunks_are_bounded_in_bytes() -> None:
-    pieces = Pieces(35)
+    pieces = Pieces(4 * chunk(0).entry_bytes - 1)
     begun = [pieces.add(chunk(0, uuid=name)) for name in "abc"]
     assert begun == [[], [], []]
     (lost,) = pieces.add(chunk(0, uuid="d"))

@@ -23,7 +23,13 @@ from test_pulsar_entries import golden_messages
 import replog
 import replog_bookkeeper
 from replog.config.client import ClientTuning
-from replog.errors import ConfigError, EntryUnreadableError, LedgerNotFoundError
+from replog.errors import (
+    ConfigError,
+    EntryNotFoundError,
+    EntryUnreadableError,
+    LedgerNotFoundError,
+    MetastoreCorruptError,
+)
 from replog.protocol.model import LedgerState
 from replog_bookkeeper import Client, aio, blocking, pulsar
 from replog_bookkeeper.pulsar import Message, Position, TopicName, Unreadable
@@ -182,6 +188,26 @@ async def test_lost_record_is_made_up_for_by_ledgers(
         assert [each async for each in topic] == placed(places)
 
 
+async def test_ledger_with_a_damaged_record_is_named(client: Client, mixed: Cluster, nodes: Any) -> None:
+    """Where the topic's record is lost, nothing tells whether it is one of the topic."""
+    custom = {"component": "managed-ledger", "pulsar/managed-ledger": "public/default/persistent/doubtful"}
+    async with client.create_ledger(quorum=replog.Quorum(3, 2, 2), custom=custom) as writer:
+        await writer.append(golden_entries()[0])
+    async with client.create_ledger(quorum=replog.Quorum(3, 2, 2)) as other:
+        pass
+    root, ledger_id = mixed.uri.rpartition("/")[2], other.ledger_id
+    nodes.set(f"/{root}/00/{ledger_id // 10_000:04d}/L{ledger_id % 10_000:04d}", b"garbage")
+    try:
+        message, lost = await read(client, "persistent://public/default/doubtful")
+        with pytest.raises(pulsar.TopicNotFoundError):
+            await read(client, "persistent://public/default/another")
+    finally:
+        await client.delete_ledger(ledger_id)
+    assert isinstance(message, Message)
+    assert isinstance(lost, Unreadable)
+    assert (lost.ledger_id, type(lost.error)) == (ledger_id, MetastoreCorruptError)
+
+
 # -- what is missing ----------------------------------------------------------------------------------------------
 
 
@@ -204,7 +230,7 @@ async def test_missing_and_offloaded_ledgers_are_named(
     assert problems == [
         (missing, None, None, LedgerNotFoundError),
         (copy.ledgers[2], None, None, pulsar.LedgerOffloadedError),
-        (copy.ledgers[4], 3, 8, LedgerNotFoundError),
+        (copy.ledgers[4], 3, 8, EntryNotFoundError),
     ]
     read_from = {each.ledger_id for each in found if isinstance(each, Message)}
     assert read_from == {copy.ledgers[each] for each in (0, 3, 4)}

@@ -39,6 +39,8 @@ def expand(number: int, data: bytes, size_bytes: int, bytes_max: int) -> bytes:
     kind = name_of(number)
     if kind == "NONE":
         return data
+    if size_bytes < 0:
+        raise MessageDamagedError(f"its size without its compression is {size_bytes}")
     if size_bytes > bytes_max:
         raise MessageTooLargeError(
             f"it has {size_bytes} bytes without its compression: message_bytes_max is {bytes_max}"

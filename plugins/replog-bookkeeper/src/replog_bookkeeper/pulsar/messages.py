@@ -92,6 +92,7 @@ class Piece:
     metadata: Any
     broker: Any
     data: bytes
+    entry_bytes: int  # of its entry, which bounds the memory that it takes
 
     @property
     def message(self) -> tuple[bytes, bytes]:
@@ -122,7 +123,7 @@ def take_apart(
         if metadata.encryption_keys:
             return [_message(ledger_id, entry_id, metadata, broker, payload, encryption=_encryption(metadata))]
         if metadata.num_chunks_from_msg > 1:
-            return Piece(ledger_id, entry_id, metadata, broker, payload)
+            return Piece(ledger_id, entry_id, metadata, broker, payload, len(data))
         payload = expand(metadata.compression, payload, metadata.uncompressed_size, message_bytes_max)
         if not metadata.HasField("num_messages_in_batch"):
             return [_message(ledger_id, entry_id, metadata, broker, payload)]

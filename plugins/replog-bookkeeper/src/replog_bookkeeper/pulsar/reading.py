@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Self
 
 from replog.config import check_number
-from replog.errors import EntryNotFoundError, LedgerError, LedgerNotFoundError, ReplogError
+from replog.errors import EntryNotFoundError, LedgerError, ReplogError
 from replog_bookkeeper.client import Client
 from replog_bookkeeper.pulsar.errors import ChunksMissingError, MessageTooLargeError
 from replog_bookkeeper.pulsar.messages import Marker, Message, Piece, Unreadable, joined, take_apart
@@ -28,9 +28,8 @@ class TopicReader:
 
     def __init__(self, client: Client, topic: Topic, password: bytes, message_bytes_max: int) -> None:
         self.topic = topic  #: The topic and its ledgers, as they were when it was opened.
-        self.aborted: set[tuple[int, int]] = (
-            set()
-        )  #: Transactions found to be aborted so far: their messages don't count.
+        #: Transactions found to be aborted so far: their messages don't count.
+        self.aborted: set[tuple[int, int]] = set()
         self._client = client
         self._password = password
         self._message_bytes_max = message_bytes_max
@@ -75,14 +74,13 @@ class TopicReader:
         """Reads on behind entries that no bookie can give, unless these are several in a row."""
         ledger_id = ledger.ledger_id
         at, failures, end, firsts = 0, 0, -1, list[int]()
-        lost: EntryNotFoundError | None = (
-            None  # an entry that is known to be unreadable: those before it are read by themselves
-        )
+        # Of an entry that is known to be unreadable: those before it are read by themselves.
+        lost: EntryNotFoundError | None = None
         while True:
-            is_open = False
+            is_opened = False
             try:
                 async with self._client.open_ledger(ledger_id, password=self._password, first=at) as reader:
-                    is_open, end = True, max(end, reader.last_add_confirmed)
+                    is_opened, end = True, max(end, reader.last_add_confirmed)
                     firsts = [each.first_entry_id for each in reader.metadata.fragments]
                     if lost is None or at < lost.entry_id:
                         batches = reader.batches() if lost is None else reader.batches_between(at, lost.entry_id - 1)
@@ -93,8 +91,8 @@ class TopicReader:
                 if lost is None:
                     break
             except LedgerError as error:
-                if not is_open or not isinstance(error, EntryNotFoundError):
-                    first, last = (at, max(end, at)) if is_open or at else (None, None)
+                if not is_opened or not isinstance(error, EntryNotFoundError):
+                    first, last = (at, max(end, at)) if is_opened or at else (None, None)
                     yield [Unreadable(ledger_id, first, last, error)]
                     return
                 # It may be raised before all entries before this one were given out.
@@ -111,7 +109,7 @@ class TopicReader:
                 break
         if ledger.entries is not None and end + 1 < ledger.entries:
             problem = f"the topic's record counts {ledger.entries} entries, and this ledger ends at {end}"
-            yield [Unreadable(ledger_id, end + 1, ledger.entries - 1, LedgerNotFoundError(ledger_id, problem))]
+            yield [Unreadable(ledger_id, end + 1, ledger.entries - 1, EntryNotFoundError(ledger_id, end + 1, problem))]
 
     def _messages(self, ledger_id: int, entry_id: int, data: bytes) -> list[Found]:
         found = take_apart(ledger_id, entry_id, data, self._message_bytes_max)
@@ -130,9 +128,8 @@ class Pieces:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._begun: dict[
-            tuple[bytes, bytes], list[Piece]
-        ] = {}  # by message, the one that was begun first before the others
+        # By message, the one that was begun first before the others.
+        self._begun: dict[tuple[bytes, bytes], list[Piece]] = {}
 
     def add(self, piece: Piece) -> list[Found]:
         """Takes a chunk; returns the message that it completes, and what had to be given up."""
@@ -148,7 +145,7 @@ class Pieces:
             problem = f"it is chunk {number} of {total} of a message, and chunk {have} was the next"
             return [Unreadable(piece.ledger_id, piece.entry_id, piece.entry_id, ChunksMissingError(problem))]
         self._begun.setdefault(piece.message, []).append(piece)
-        self._bytes += len(piece.data)
+        self._bytes += piece.entry_bytes
         if number + 1 == total:
             pieces = self._drop(piece.message)
             try:
@@ -156,9 +153,7 @@ class Pieces:
             except ReplogError as error:
                 return [_given_up(pieces, error)]
         while self._bytes > self._bytes_max:
-            problem = (
-                f"message_bytes_max, {self._bytes_max}, is too little for the chunks of messages that are not complete"
-            )
+            problem = f"message_bytes_max, {self._bytes_max}, is too little for all messages that are not complete"
             found.append(_given_up(self._drop(next(iter(self._begun))), MessageTooLargeError(problem)))
         return found
 
@@ -168,7 +163,7 @@ class Pieces:
 
     def _drop(self, message: tuple[bytes, bytes]) -> list[Piece]:
         pieces = self._begun.pop(message, [])
-        self._bytes -= sum(len(each.data) for each in pieces)
+        self._bytes -= sum(each.entry_bytes for each in pieces)
         return pieces
 
 

@@ -65,9 +65,7 @@ class Topic:
 
     name: TopicName
     ledgers: tuple[TopicLedger, ...]
-    is_record_lost: bool = (
-        False  #: Its ledgers were found by their own records: those without custom metadata were not.
-    )
+    is_record_lost: bool = False  #: Its ledgers were found by their own records, which name the topic.
     terminated_at: Position | None = None  #: The last entry of a topic that takes no more.
     properties: Mapping[str, str] = attrs.field(factory=dict)
 
@@ -78,9 +76,8 @@ class Subscription:
 
     name: str
     acknowledged: Position | None  #: This entry and all before it.
-    also_acknowledged: tuple[
-        tuple[Position, Position], ...
-    ] = ()  #: Ranges after it, each from after an entry to another.
+    #: Ranges after it, each from after an entry to another.
+    also_acknowledged: tuple[tuple[Position, Position], ...] = ()
     partly_acknowledged: tuple[Position, ...] = ()  #: Batches of which only some messages are.
     properties: Mapping[str, str] = attrs.field(factory=dict)
     problem: ReplogError | None = None
@@ -113,7 +110,7 @@ async def describe_topic(client: Client, name: TopicName) -> Topic:
         value = await client.node(name.node)
     except KeyNotFoundError as error:
         ledgers = [each async for each in _ledgers_naming(client, name)]
-        if not ledgers:
+        if all(each.problem for each in ledgers):
             raise await _not_found(client, name) from error
         return Topic(name, tuple(ledgers), is_record_lost=True)
     info = decode_record(str(name), "ManagedLedgerInfo", value)
@@ -164,10 +161,8 @@ async def _as_stored(client: Client, ledger_id: int) -> TopicLedger:
     try:
         metadata = await client.ledger_metadata(ledger_id)
     except LedgerNotFoundError:
-        problem = LedgerNotFoundError(
-            ledger_id, "it has no record: its entries are lost, unless a back-up of it exists"
-        )
-        return TopicLedger(ledger_id, "missing", problem=problem)
+        problem = "it has no record: its entries are lost, unless a back-up of it exists"
+        return TopicLedger(ledger_id, "missing", problem=LedgerNotFoundError(ledger_id, problem))
     except MetastoreCorruptError as error:
         return TopicLedger(ledger_id, "damaged", problem=error)
     last, contents = metadata.last_entry_id, metadata.contents
@@ -176,12 +171,16 @@ async def _as_stored(client: Client, ledger_id: int) -> TopicLedger:
 
 
 async def _ledgers_naming(client: Client, name: TopicName) -> AsyncIterator[TopicLedger]:
-    """The ledgers whose records name this topic, and are not those of a subscription's positions."""
+    """The ledgers whose records name this topic, and are not those of a subscription's positions. With them come ledgers whose
+    records are damaged: these may be of this topic."""
     for ledger_id in await client.ledgers():
         try:
             custom = (await client.ledger_metadata(ledger_id)).custom
-        except (LedgerNotFoundError, MetastoreCorruptError):
-            continue  # deleted just now; or nothing tells whether it is one of this topic
+        except LedgerNotFoundError:
+            continue  # deleted just now
+        except MetastoreCorruptError as error:
+            yield TopicLedger(ledger_id, "damaged", problem=error)
+            continue
         is_of_topic = custom.get(_COMPONENT, _OF_TOPICS) == _OF_TOPICS and _OF_CURSORS not in custom
         if is_of_topic and custom.get(_MANAGED_LEDGER) == name.managed_ledger:
             yield await _as_stored(client, ledger_id)
@@ -202,9 +201,8 @@ async def _not_found(client: Client, name: TopicName) -> TopicNotFoundError:
 async def _subscription(client: Client, name: str, info: Any, password: bytes) -> Subscription:
     found = Subscription(name, None, properties=_properties(info.cursorProperties))
     if info.HasField("markDeleteLedgerId"):  # else its positions were never in the record
-        found = attrs.evolve(
-            found, acknowledged=Position(info.markDeleteLedgerId, info.markDeleteEntryId), **_more(info)
-        )
+        acknowledged = Position(info.markDeleteLedgerId, info.markDeleteEntryId)
+        found = attrs.evolve(found, acknowledged=acknowledged, **_more(info))
     if info.cursorsLedgerId == _IN_RECORD:
         return found
     try:
