@@ -426,6 +426,8 @@ def test_export_to_files_has_each_message(command: Any, written: dict[str, list[
     assert json.loads(rows[-2]["encryption"])["algorithm"] == "AES/GCM/NoPadding"
     command("export", CLOSED, "--parquet", str(path), status=2)
     command("export", CLOSED, status=2)
+    _, words = command("export", "closed", "--parquet", str(path), status=2)
+    assert "'closed' is not the name of a topic" in words
     assert sorted(each.name for each in tmp_path.iterdir()) == ["messages.jsonl", "messages.parquet"]
 
 

@@ -30,7 +30,7 @@ from replog_bookkeeper.pulsar.exporting import (
     log_target,
 )
 from replog_bookkeeper.pulsar.messages import Message, Unreadable
-from replog_bookkeeper.pulsar.names import TopicName, parse_namespace
+from replog_bookkeeper.pulsar.names import Namespace, TopicName, parse_namespace
 from replog_bookkeeper.pulsar.reading import Found, read_topic
 from replog_bookkeeper.pulsar.topics import (
     Subscription,
@@ -81,12 +81,11 @@ def list_topic(
 
 
 async def _list(metastore: str | None, text: str, password: bytes, for_programs: bool) -> None:
-    namespace = parse_namespace(text)
+    name = parse_namespace(text) or TopicName.parse(text)
     async with client_of(metastore) as client:
-        if namespace is not None:
-            names = await list_topics(client, namespace)
+        if isinstance(name, Namespace):
+            names = await list_topics(client, name)
         else:
-            name = TopicName.parse(text)
             names = await list_partitions(client, name)
             if not names:
                 topic = await describe_topic(client, name)
@@ -167,10 +166,10 @@ def read(
     --json writes a line for each, with its key, properties and times. Standard error names what cannot be read, with --json a
     line of the kind unreadable; the exit status is 1 then."""
     how = shown(delimiter, null, length_prefixed, for_programs=for_programs)
-    run(_read, metastore, name, ledger_password(password_file, "--password-file"), how)
+    run(_read, metastore, TopicName.parse(name), ledger_password(password_file, "--password-file"), how)
 
 
-async def _read(metastore: str | None, name: str, password: bytes, how: Shown) -> None:
+async def _read(metastore: str | None, name: TopicName, password: bytes, how: Shown) -> None:
     async def write(topic: str, group: Sequence[Message]) -> list[Unreadable]:
         if how.for_programs:
             lines = (json.dumps({"kind": "message", **as_fields(topic, each)}).encode() + b"\n" for each in group)
@@ -217,12 +216,19 @@ def export(
         path = json_lines or parquet
         assert path is not None, "counted above"
         target = file_target(path, is_parquet=json_lines is None)
-    run(_export, metastore, name, ledger_password(password_file, "--password-file"), target, for_programs)
+    run(
+        _export,
+        metastore,
+        TopicName.parse(name),
+        ledger_password(password_file, "--password-file"),
+        target,
+        for_programs,
+    )
 
 
 async def _export(
     metastore: str | None,
-    name: str,
+    name: TopicName,
     password: bytes,
     target: AbstractAsyncContextManager[Write],
     for_programs: bool,
@@ -239,9 +245,10 @@ async def _export(
 # -- both ---------------------------------------------------------------------------------------------------------
 
 
-async def _salvage(client: Client, text: str, password: bytes, write: Write, for_programs: bool) -> tuple[int, int]:
+async def _salvage(
+    client: Client, name: TopicName, password: bytes, write: Write, for_programs: bool
+) -> tuple[int, int]:
     """Reads a topic, or its partitions, to the end; returns how many messages were written, and how many parts could not be."""
-    name = TopicName.parse(text)
     partitions = await list_partitions(client, name)
     messages = problems = 0
     for each in partitions or [name]:
@@ -275,7 +282,7 @@ async def _salvage_one(client: Client, password: bytes, write: Write, tell: Tell
     return messages, problems
 
 
-def _check(name: str, messages: int, problems: int) -> None:
+def _check(name: TopicName, messages: int, problems: int) -> None:
     """Raises `SalvageIncompleteError` after all else, if a part could not be read or written."""
     if problems:
         problem = f"{messages} messages were written, and {problems} parts named above were not"
