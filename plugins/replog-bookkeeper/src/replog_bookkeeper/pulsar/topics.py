@@ -93,13 +93,22 @@ async def list_partitions(client: Client, name: TopicName) -> list[TopicName]:
     try:
         value = await client.node(name.partitioned_node)
     except KeyNotFoundError:
-        found = [each.partition_of for each in await list_topics(client, name.namespace)]
-        numbers = sorted(number for of, number in filter(None, found) if of == name.topic)
-        return [name.partition(each) for each in numbers]
+        return await _partitions_with_records(client, name)
     try:
         return [name.partition(each) for each in range(int(json.loads(value)["partitions"]))]
     except (ValueError, KeyError, TypeError) as error:
         raise TopicDamagedError(f"{name}: {value[:100]!r} does not say how many partitions it has") from error
+
+
+async def _partitions_with_records(client: Client, name: TopicName) -> list[TopicName]:
+    """The partitions that have a record, of a topic that has none itself: a namespace may have very many topics to list."""
+    try:
+        await client.node(name.node)
+    except KeyNotFoundError:
+        found = [each.partition_of for each in await list_topics(client, name.namespace)]
+        numbers = sorted(number for of, number in filter(None, found) if of == name.topic)
+        return [name.partition(each) for each in numbers]
+    return []
 
 
 async def describe_topic(client: Client, name: TopicName) -> Topic:
