@@ -26,7 +26,7 @@ PACKAGES: Mapping[str, str] = {
     "redis-server": "redis-server",
 }
 JARS = ("bookkeeper", "kafka")
-OF_TESTS = ("pulsar", "pulsar-broker")  # fetched only by name
+OF_TESTS = ("pulsar", "pulsar-broker", "bookkeeper-tests")  # fetched only by name
 _PLACES = ("usr/bin", "usr/sbin", "usr/lib/rabbitmq/bin", "bin", "sbin")
 
 

@@ -238,4 +238,6 @@ class Admin:
         ledgers = self._opened.ledgers
         metadata, _ = await ledgers.records.get_head(ledger_id)
         ledgers.authorize(metadata, password)
-        return await unbounded.raise_term(metadata, metadata.key(password), ledgers.context, ledgers.options.read_timeout_s)
+        return await unbounded.raise_term(
+            metadata, metadata.key(password), ledgers.context, ledgers.options.read_timeout_s
+        )

@@ -10,7 +10,7 @@ from replog.metastores.quorum.mark import DurableMark
 from replog.metastores.quorum.store import MemberStore
 
 
-def test_position_is_what_was_put_last(tmp_path: Path) -> None:
+def test_last_position_is_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "mark")
     for before, position in ((None, 7), (7, 2**40)):
         mark = DurableMark(path)
