@@ -61,6 +61,7 @@ async def test_fewest_copies_are_filled_first(autojump_clock: trio.testing.MockC
         async with client.create_ledger(quorum=Quorum(3, 3, 2)) as writer:
             await writer.append(b"a")
         third = await world.add_bookie()
+        await trio.sleep(1.1)  # a client looks once a second who is there
         first = world.named([writer.metadata.last_fragment.ensemble[0]])[0]
         while True:
             async with client.create_ledger(quorum=Quorum(3, 3, 2)) as other:
