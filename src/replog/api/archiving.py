@@ -1,6 +1,8 @@
 """The leader's archiving: `LogOptions(archive=...)`.
 
-No clock can harm by it: what is archived too early reads the same. So it goes by this client's clock alone.
+No clock can harm by it: what is archived too early reads the same. So it goes by this client's clock alone. Objects that no
+record names, of archivings that were killed or trims that could not delete them, are collected once a day, under the rules of
+`replog.repair.archive_objects`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from replog.log.log_options import Archiving
 from replog.log.retention import first_kept
 from replog.protocol.copies import fixed_fragments
 from replog.protocol.model import LedgerState
+from replog.repair.archive_objects import DailyCollection
 from replog.repair.archiver import Archiver
 from replog.runtime.loggers import logger
 
@@ -23,11 +26,15 @@ _log = logger("replog.log")
 async def archive_always(name: str, policy: Archiving, password: bytes, opened: OpenClient) -> None:
     """Archives what a log's options say, every `retention_interval_s`, until cancelled or until the log is deleted."""
     archive_id, told = "", ""
+    garbage: DailyCollection | None = None
     while True:
         try:
-            if not archive_id:
+            if garbage is None:
                 archive_id = (await known(opened).add(policy.url)).archive_id
+                garbage = DailyCollection(opened.ledgers, known(opened), archive_id)
             await _archive_once(name, policy, archive_id, password, opened, archiver_of(opened))
+            if (found := await garbage.collect()) is not None and found.objects:
+                _log.info("log %r: collected %d objects of its archive that no ledger names", name, found.objects)
             told = ""
         except LogNotFoundError:
             return  # the client that deleted it has deposed this writer

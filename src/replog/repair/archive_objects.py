@@ -4,10 +4,14 @@ Rules, as for bookies (B6, B6a): objects are listed first, then records are read
 after the listing, does not name are deleted, or of ledgers that do not exist; never on an error, on the word of a metastore that
 went back, or in an archive whose cookie is not right. An object that is younger than a day, by the store's clock, may be of an
 archiving under way.
+
+A collection that nobody asked for (`DailyCollection`) also leaves a copy that has all entries of a fragment, unless the record
+names another such copy, or the ledger does not exist: older metadata may have been put back, and then no bookie has them.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import attrs
@@ -23,6 +27,8 @@ from replog.protocol.model import LedgerMetadata
 from replog.repair.archiver import NAMED_FOR_S, read_back
 
 GRACE_S = 2 * NAMED_FOR_S
+_COLLECTIONS_PREFIX = "collections/"  # of objects that say on which day somebody collected
+_DAY_MS = 86_400_000
 
 
 @attrs.frozen
@@ -127,44 +133,107 @@ async def collect_objects(ledgers: Ledgers, archives: Archives, grace_s: float =
     total = CollectedObjects(0, 0, 0)
     for record in await archives.list():
         archive = await archives.opened(record.archive_id)
-        found = await _collect(archive, ledgers, grace_s)
+        found = await _Collection(archive, ledgers, leaves_last=False).collect(grace_s)
         total = CollectedObjects(
             total.objects + found.objects, total.size_bytes + found.size_bytes, total.young + found.young
         )
     return total
 
 
-async def _collect(archive: OpenedArchive, ledgers: Ledgers, grace_s: float) -> CollectedObjects:
-    before_s = await archive.store_time_s(ledgers.entropy.token()) - grace_s
-    # By ledger and copy: the names of the objects, their bytes, and when the youngest was written.
-    copies: dict[tuple[int, str], tuple[list[str], int, float]] = {}
-    async for page in archive.pages(LEDGERS_PREFIX):
-        for each in page:
-            name = ObjectName.parse(each.name)
-            if name is not None:
-                names, size_bytes, youngest_s = copies.get((name.ledger_id, name.copy), ([], 0, 0.0))
-                names.append(each.name)
-                stored = size_bytes + each.size_bytes, max(youngest_s, each.modified_at_s)
-                copies[name.ledger_id, name.copy] = (names, *stored)
-    collected = CollectedObjects(0, 0, 0)
-    for (ledger_id, copy), (names, size_bytes, youngest_s) in sorted(copies.items()):
-        if await _is_named(ledger_id, f"{archive.record.archive_id}/{copy}", ledgers):
-            continue
-        if youngest_s > before_s:
-            collected = attrs.evolve(collected, young=collected.young + len(names))
-            continue
-        await check_metastore(ledgers.records, ledgers.context.membership)
-        # Read once more: a metastore that was found right says it now.
-        if not await _is_named(ledger_id, f"{archive.record.archive_id}/{copy}", ledgers):
-            await archive.call(archive.store.delete, names)
-            objects, all_bytes = collected.objects + len(names), collected.size_bytes + size_bytes
-            collected = attrs.evolve(collected, objects=objects, size_bytes=all_bytes)
-    return collected
+class DailyCollection:
+    """Collects the garbage of an archive once a day, by one of the clients that ask for it: the one that creates the object of
+    the day. If that client is killed, or fails, the next day's does it."""
+
+    def __init__(self, ledgers: Ledgers, archives: Archives, archive_id: str) -> None:
+        self._ledgers = ledgers
+        self._archives = archives
+        self._archive_id = archive_id
+        self._day = -1
+
+    async def collect(self) -> CollectedObjects | None:
+        """Collects; None if that was done today, by this client's clock. Raises as `collect_objects`."""
+        day = self._ledgers.entropy.time_ms() // _DAY_MS
+        if day == self._day:
+            return None
+        archive = await self._archives.opened(self._archive_id)
+        name = f"{_COLLECTIONS_PREFIX}{day}"
+        is_ours = await archive.call(archive.store.put, name, b"Garbage was collected on this day.\n")
+        self._day = day
+        if not is_ours:
+            return None
+        earlier = [each.name async for page in archive.pages(_COLLECTIONS_PREFIX) for each in page if each.name != name]
+        await archive.call(archive.store.delete, earlier)
+        return await _Collection(archive, self._ledgers, leaves_last=True).collect(GRACE_S)
 
 
-async def _is_named(ledger_id: int, archive: str, ledgers: Ledgers) -> bool:
-    try:
-        metadata, _ = await ledgers.records.get(ledger_id)
-    except LedgerNotFoundError:
-        return False
-    return any(each.archive == archive for each in metadata.fragments)
+@attrs.define
+class _Copy:
+    """The objects of a copy in a listing."""
+
+    names: list[ObjectName] = attrs.field(factory=list)
+    size_bytes: int = 0
+    youngest_s: float = 0.0
+
+    def has(self, fragment: FixedFragment) -> bool:
+        return covering(self.names, fragment.first_entry_id, fragment.last_entry_id) > fragment.last_entry_id
+
+
+class _Collection:
+    """One collection of an archive. With `leaves_last` it leaves the last copy that has all of a fragment."""
+
+    def __init__(self, archive: OpenedArchive, ledgers: Ledgers, *, leaves_last: bool) -> None:
+        self._archive = archive
+        self._ledgers = ledgers
+        self._leaves_last = leaves_last
+        self._copies: defaultdict[tuple[int, str], _Copy] = defaultdict(_Copy)
+
+    async def collect(self, grace_s: float) -> CollectedObjects:
+        archive, ledgers = self._archive, self._ledgers
+        before_s = await archive.store_time_s(ledgers.entropy.token()) - grace_s
+        async for page in archive.pages(LEDGERS_PREFIX):
+            for each in page:
+                name = ObjectName.parse(each.name)
+                if name is not None:
+                    found = self._copies[name.ledger_id, name.copy]
+                    found.names.append(name)
+                    found.size_bytes += each.size_bytes
+                    found.youngest_s = max(found.youngest_s, each.modified_at_s)
+        collected = CollectedObjects(0, 0, 0)
+        for (ledger_id, copy), found in sorted(self._copies.items()):
+            if await self._stays(ledger_id, copy):
+                continue
+            if found.youngest_s > before_s:
+                collected = attrs.evolve(collected, young=collected.young + len(found.names))
+                continue
+            await check_metastore(ledgers.records, ledgers.context.membership)
+            # Read once more: a metastore that was found right says it now.
+            if not await self._stays(ledger_id, copy):
+                await archive.call(archive.store.delete, [str(each) for each in found.names])
+                objects, size_bytes = collected.objects + len(found.names), collected.size_bytes + found.size_bytes
+                collected = attrs.evolve(collected, objects=objects, size_bytes=size_bytes)
+        return collected
+
+    async def _stays(self, ledger_id: int, copy: str) -> bool:
+        """Whether the record names this copy, or may have named it before it was put back."""
+        try:
+            metadata, _ = await self._ledgers.records.get(ledger_id)
+        except LedgerNotFoundError:
+            return False
+        if any(each.archive == self._name(copy) for each in metadata.fragments):
+            return True
+        return self._leaves_last and self._is_last(metadata, copy)
+
+    def _is_last(self, metadata: LedgerMetadata, copy: str) -> bool:
+        """Whether the copy has all of a fragment of which no other copy is named and here; True in doubt."""
+        found = self._copies[metadata.ledger_id, copy]
+        first = min(each.first_entry_id for each in found.names)
+        fragment = next((each for each in all_fixed_fragments(metadata) if each.first_entry_id == first), None)
+        if fragment is None:
+            return True
+        archive_id, _, other = fragment.archive.partition("/")
+        is_here = archive_id == self._archive.record.archive_id
+        named = self._copies.get((metadata.ledger_id, other)) if is_here else None
+        return found.has(fragment) and (named is None or not named.has(fragment))
+
+    def _name(self, copy: str) -> str:
+        return f"{self._archive.record.archive_id}/{copy}"
