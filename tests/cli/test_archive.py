@@ -20,6 +20,11 @@ def test_log_is_archived_audited_and_recalled(tmp_path: Path, typed: Replog) -> 
     assert (status, errors) == (0, "")
     assert shown.startswith("log log: 2 fragments archived, ")
     assert entries_of(wal) == [b"one", b"two", b"three", b"four"]
+    lines = typed("log", "show", "log", "--dir", wal)[1].splitlines()
+    assert lines[-1].startswith("log log: 3 segments, 4 entries, 15 B, 11 B of them archived; ")
+    found = json.loads(typed("log", "show", "log", "--dir", wal, "--json")[1])
+    assert [each["archived_bytes"] for each in found["segments"]] == [6, 5, 0]
+    assert json.loads(typed("log", "list", "--long", "--dir", wal, "--json")[1])["archived_bytes"] == 11
     moved = json.loads(typed("log", "archive", "log", "--into", url, "--dir", wal, "--json")[1])
     assert (moved["log"], moved["fragments"]) == ("log", 1)
     assert typed("archive", "audit", "--dir", wal)[1].startswith("3 fragments in 3 objects, ")

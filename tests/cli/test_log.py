@@ -272,9 +272,9 @@ def test_logs_are_listed(replog_log: Run, tmp_path: Path) -> None:
     assert replog_log("list")[1] == "a log\nb\n"
     assert lines_of(replog_log("list", "--json")[1]) == [{"kind": "log", "log": name} for name in ("a log", "b")]
     heading, first, second = replog_log("list", "--long")[1].splitlines()
-    assert heading.split()[:6] == ["log", "segments", "entries", "payloads", "begins", "at"]
-    assert first.split()[:7] == ["a", "log", "1", "1", "3", "B", "1:0"]
-    assert second.split()[:6] == ["b", "2", "2", "6", "B", "1:0"]
+    assert heading.split()[:7] == ["log", "segments", "entries", "payloads", "archived", "begins", "at"]
+    assert first.split()[:9] == ["a", "log", "1", "1", "3", "B", "0", "B", "1:0"]
+    assert second.split()[:8] == ["b", "2", "2", "6", "B", "0", "B", "1:0"]
     found = lines_of(replog_log("list", "--long", "--json")[1])
     assert [(each["entries"], each["size_bytes"], each["end"], each["cursors"]) for each in found] == [
         (1, 3, "1:1", []),

@@ -41,6 +41,7 @@ async def test_log_and_its_cursors_have_samples() -> None:
             "replog_log_known": 1,
             "replog_log_entries": 4,
             "replog_log_bytes": 22,
+            "replog_log_archived_bytes": 0,
             "replog_log_segments": 2,
             "replog_log_begins_segment": 1,
             "replog_log_confirmed_segment": 2,
@@ -104,7 +105,7 @@ async def test_unknown_bytes_of_an_unbounded_ledger_are_not_counted() -> None:
             await trio.sleep(5)
         found = await looked(measured)
         assert found["replog_log_appended_entries_total"][log] == 8
-        assert not found.keys() & {"replog_log_bytes", "replog_log_appended_bytes_total"}
+        assert not found.keys() & {"replog_log_bytes", "replog_log_archived_bytes", "replog_log_appended_bytes_total"}
 
 
 async def test_recreated_log_counts_on() -> None:

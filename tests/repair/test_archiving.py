@@ -453,6 +453,46 @@ async def test_m1_lost_answers_of_the_metastore_are_settled(
             assert (await client.admin.audit()).under_replicated == 0
 
 
+async def test_summary_says_how_many_bytes_are_archived(autojump_clock: trio.testing.MockClock) -> None:
+    """Whole segments of 5 bytes each, of which one is empty, from the beginning on."""
+    async with cluster(3) as world:
+        with_archive(world)
+        async with world.client(QUICK) as client:
+            await write(client, segments=2)
+            async with client.write_log("log"):
+                pass
+            async with client.write_log("log") as log:
+                for _ in range(4):
+                    await log.append(b"abcde")
+                    await log.roll()
+                await client.admin.add_archive(URL)
+                assert (await client.log_summary("log")).archived_bytes == 0
+                for number, expected in [(2, 5), (3, 10), (4, 10), (5, 10), (6, 15), (7, 20)]:
+                    await client.admin.archive_log("log", before=replog.Position(number, 0))
+                    for is_bounded in (False, True):
+                        summary = await client.log_summary("log", bounded=is_bounded)
+                        assert (summary.archived_bytes, summary.size_bytes) == (expected, 30), number
+                await client.admin.recall_log("log")
+                assert (await client.log_summary("log")).archived_bytes == 0
+
+
+async def test_recall_goes_from_the_newest_segment_on(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client)
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log")
+            await release(world)
+            await client.admin.audit_archives()  # opens the archive
+            _, name, _ = store.objects_here
+            del store.contents[name]
+            with pytest.raises(ArchiveError, match="entries 0 to 4 of ledger 2 stay archived"):
+                await client.admin.recall_log("log")
+            summary = await client.log_summary("log")
+            assert (summary.archived_bytes, summary.size_bytes) == (10, len(b"".join(data)))
+
+
 async def test_two_archive_one_log_and_one_copy_is_named(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world:
         store = with_archive(world)
@@ -539,5 +579,5 @@ async def test_recall_finds_an_object_again_once_it_is_put_back(autojump_clock: 
             with pytest.raises(ArchiveError, match=r"entries 0 to 4 of ledger \d+ stay archived"):
                 await client.admin.recall_log("log")
             store.contents[name] = body
-            assert (await client.admin.recall_log("log")).fragments == 3
+            assert (await client.admin.recall_log("log")).fragments == 1, "the segments behind it were recalled"
             assert await read_log(client) == data

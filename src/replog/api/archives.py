@@ -37,7 +37,8 @@ async def archive_log(
 async def recall_log(opened: OpenClient, name: str, password: bytes) -> MovedEntries:
     """As `Admin.recall_log`."""
     archiver, moved = archiver_of(opened), MovedEntries()
-    for ledger_id in await _wholly_before(opened, name, None):
+    # The newest first: what is archived is the beginning of the log, which summaries rely upon.
+    for ledger_id in reversed(await _wholly_before(opened, name, None)):
         try:
             moved += await archiver.recall(ledger_id, password)
         except LedgerNotFoundError:

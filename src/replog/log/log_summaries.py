@@ -21,6 +21,7 @@ from replog.errors import LedgerNotFoundError, MetastoreError, NotEnoughBookiesE
 from replog.log.cursor_catalog import CursorCatalog
 from replog.log.log_records import LogRecords
 from replog.protocol.contents import Contents
+from replog.protocol.copies import archived_part
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Position, Segment
 from replog.runtime.nursery import for_each
@@ -58,7 +59,9 @@ class LogSummary:
     `end` is the position after the last entry that is known to be confirmed. `size_bytes` counts the values; the times
     are by the writers' clocks, in ms since the epoch. `state` and `writer` are those of the last ledger: what
     `custom["writer"]` says; and `bookies` those that its next entry goes to, none once it is closed. `held` is the
-    content of each segment that was looked at, by its number. `problem` says why bookies could not answer."""
+    content of each segment that was looked at, by its number. `problem` says why bookies could not answer.
+
+    `archived_bytes` are those of `size_bytes` that are in an archive: of the segments before the first one that is not."""
 
     metadata: LogMetadata
     cursors: tuple[CursorRecord, ...] = ()
@@ -69,6 +72,7 @@ class LogSummary:
     end: Position | None = None
     entries: int | None = None
     size_bytes: int | None = None
+    archived_bytes: int | None = None
     first_sent_ms: int | None = None
     last_sent_ms: int | None = None
     held: Mapping[int, Contents | None] = attrs.field(factory=dict, repr=False)
@@ -141,7 +145,10 @@ class LogSummaries:
         await for_each(measure, cursors, _AT_ONCE)
         problem = next((str(each.error) for each in held if each.error is not None), None)
         summary = LogSummary(head, tuple(cursors), lags, problem=problem)
-        return _with_totals(summary, held, is_whole=first == head.first_segment_number)
+        summary = _with_totals(summary, held, is_whole=first == head.first_segment_number)
+        if summary.size_bytes is None:
+            return summary
+        return attrs.evolve(summary, archived_bytes=await self._archived_bytes(held))
 
     async def lag_of(self, cursor: CursorRecord) -> CursorLag:
         """How far a cursor is behind. Raises `LogNotFoundError`, `MetastoreError`."""
@@ -240,6 +247,25 @@ class LogSummaries:
         batch = await scan.take()
         assert batch is not None, "the entry is known to be confirmed"
         return batch
+
+    async def _archived_bytes(self, held: Sequence[_Held]) -> int | None:
+        """Archiving goes from the oldest segment on, and a recall comes back: so the first one that is not archived is found by
+        halving. Most logs have none that is, which one look says."""
+        filled = [each for each in held if each.contents is not None and each.contents.entries]
+        first, end, middle = 0, len(filled), 0
+        while first < end:
+            try:
+                ledger = filled[middle].ledger
+                if ledger is None:
+                    ledger, _ = await self._ledgers.records.get(filled[middle].segment.ledger_id)
+            except LedgerNotFoundError:
+                return None  # trimmed meanwhile
+            is_archived = archived_part(ledger)
+            if is_archived is None:
+                return None  # nobody knows how many bytes the part has
+            first, end = (middle + 1, end) if is_archived else (first, middle)
+            middle = (first + end) // 2
+        return _sum(None if each.contents is None else each.contents.size_bytes for each in filled[:first])
 
     # -- how far cursors are behind -------------------------------------------------------------------------------------
 

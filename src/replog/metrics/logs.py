@@ -35,6 +35,7 @@ _LOG_GAUGES = {
     "known": "1 if the last look found all that it looked for, 0 if bookies or the metastore did not answer.",
     "entries": "Entries that the log holds and that are known to be confirmed.",
     "bytes": "Bytes of the values of these entries.",
+    "archived_bytes": "Those of these bytes that are in an archive, and not on bookies.",
     "segments": "Segments of the log.",
     "begins_segment": "The number of the first segment that was not trimmed away.",
     "confirmed_segment": "The segment of the position behind the last entry that is known to be confirmed.",
@@ -189,6 +190,7 @@ def _of_log(summary: LogSummary, bookies: Set[str] | None) -> dict[str, float | 
     return {
         "entries": summary.entries,
         "bytes": summary.size_bytes,
+        "archived_bytes": summary.archived_bytes,
         "segments": head.segment_count,
         "begins_segment": head.first_segment_number,
         "confirmed_segment": None if end is None else end.segment,

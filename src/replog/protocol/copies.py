@@ -51,6 +51,14 @@ def all_fixed_fragments(metadata: LedgerMetadata) -> list[FixedFragment]:
     return found
 
 
+def archived_part(metadata: LedgerMetadata) -> bool | None:
+    """Whether all entries of a ledger are archived, or none of its listed fragments is; None if a part is."""
+    found = {bool(each.archive) for each in all_fixed_fragments(metadata)}
+    if True not in found:
+        return False
+    return None if False in found or metadata.state is not LedgerState.CLOSED else True
+
+
 def empty_fragment(metadata: LedgerMetadata) -> FixedFragment | None:
     """The last fragment of a CLOSED ledger if it has no entry, and never gets one: the ledger was closed empty, or all of it was
     trimmed."""

@@ -121,7 +121,7 @@ def test_the_whole_picture() -> None:
 def test_the_widest_has_everything() -> None:
     [_, _, headings, odd, first, *_] = drawn(ROWS, View(200, 9))
     assert " ".join(headings.split()) == (
-        "log state entries/s entries bytes segments slowest cursor lag lag bytes behind droppable absent writer"
+        "log state entries/s entries bytes archived segments slowest cursor lag lag bytes behind droppable absent writer"
     )
     assert first.split()[-6:] == ["5.0", "KiB", "1m15s", "0", "-", "worker-1"]
     assert odd.endswith("bookies are away")

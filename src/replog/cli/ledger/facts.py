@@ -11,6 +11,7 @@ from replog.api import Client
 from replog.cli.entries import as_time
 from replog.client.ledger_reader import LedgerReader
 from replog.errors import ReplogError
+from replog.protocol.copies import archived_part
 from replog.protocol.model import LedgerMetadata
 
 _MEASURED_MAX = 64  # writers of a ledger: each costs a read of its last batch
@@ -52,6 +53,12 @@ class LedgerFacts:
             return None
         sizes = [each.size_bytes for each in self.written if each.size_bytes is not None]
         return sum(sizes) if len(sizes) == len(self.written) else None
+
+    @property
+    def archived_bytes(self) -> int | None:
+        """The payload bytes of its archived entries; None if they are unknown, as of a ledger of which a part is archived."""
+        is_archived = archived_part(self.metadata)
+        return self.size_bytes if is_archived else (None if is_archived is None else 0)
 
 
 async def last_entry_of(client: Client, ledger_id: int, password: bytes) -> int:
@@ -153,6 +160,7 @@ def as_json(facts: LedgerFacts) -> dict[str, object]:
         "open_term": metadata.open_term,
         "trimmed_before": metadata.trim_to,
         "durability": metadata.durability.value,
+        "archived_bytes": facts.archived_bytes,
         "problem": facts.problem,
     }
 

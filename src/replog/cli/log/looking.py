@@ -28,6 +28,7 @@ _LOG_COLUMNS = (
     ("segments", 8),
     ("entries", 10),
     ("payloads", 10),
+    ("archived", 10),
     ("begins at", -9),
     ("created", -20),
     ("last entry", -20),
@@ -43,6 +44,7 @@ _SEGMENT_COLUMNS = (
     ("state", -11),
     ("entries", 10),
     ("payloads", 10),
+    ("archived", 10),
     ("last", -12),
     ("created", -20),
     ("writer", -1),
@@ -112,6 +114,7 @@ def _summary_for_people(summary: LogSummary, absent_bookies: int | None) -> list
         metadata.segment_count,
         summary.entries,
         None if summary.size_bytes is None else as_size(summary.size_bytes),
+        None if summary.archived_bytes is None else as_size(summary.archived_bytes),
         str(Position(metadata.first_segment_number, 0)),
         time_for_people(metadata.created_at_ms),
         time_for_people(summary.last_sent_ms or 0),
@@ -129,6 +132,7 @@ def summary_as_json(summary: LogSummary) -> dict[str, object]:
         **_head(summary.metadata),
         "entries": summary.entries,
         "size_bytes": summary.size_bytes,
+        "archived_bytes": summary.archived_bytes,
         "end": None if summary.end is None else str(summary.end),
         "first_entry_at": time_of(summary.first_sent_ms or 0),
         "last_entry_at": time_of(summary.last_sent_ms or 0),
@@ -206,6 +210,7 @@ def _segment_as_json(segment: Segment, facts: LedgerFacts | None) -> dict[str, o
         "entries": None if facts is None else facts.entries,
         "last_position": _last_position(segment, facts),
         "size_bytes": None if facts is None else facts.size_bytes,
+        "archived_bytes": None if facts is None else facts.archived_bytes,
         "created_at": time_of(segment.created_at_ms),
         "writer": None if facts is None else facts.metadata.custom.get("writer"),
         "problem": None if facts is None else facts.problem,
@@ -225,6 +230,7 @@ def _row(segment: Segment, facts: LedgerFacts | None) -> list[object]:
         "missing" if facts is None else facts.metadata.state.value,
         None if facts is None else facts.entries,
         None if facts is None else as_size(facts.size_bytes),
+        None if facts is None else as_size(facts.archived_bytes),
         _last_position(segment, facts),
         time_for_people(segment.created_at_ms),
         None if facts is None else facts.metadata.custom.get("writer"),
@@ -237,6 +243,8 @@ def _print(metadata: LogMetadata, found: list[tuple[Segment, LedgerFacts | None]
     entries = sum(facts.entries or 0 for facts in known)
     sizes = [facts.size_bytes for facts in known]
     total = "" if None in sizes else f", {as_size(sum(filter(None, sizes)))}"
+    archived = sum(facts.archived_bytes or 0 for facts in known)
+    total += f", {as_size(archived)} of them archived" if archived else ""
     problems = [facts.problem for facts in known if facts.problem is not None]
     # A ledger whose bookies did not answer counts as empty here.
     at_least = "at least " if any(facts.entries is None for facts in known) else ""

@@ -121,6 +121,7 @@ _COLUMNS: tuple[Column[LogRow], ...] = (
     Column("entries/s", 9, 2, lambda row: as_count(row.entries_rate)),
     Column("entries", 7, 3, _of(lambda summary: as_count(summary.entries))),
     Column("bytes", 10, 5, _of(lambda summary: as_size(summary.size_bytes))),
+    Column("archived", 10, 13, _of(lambda summary: as_size(summary.archived_bytes))),
     Column("segments", 8, 7, _of(lambda summary: as_count(summary.metadata.segment_count))),
     Column("slowest cursor", 14, 6, _of(_cursor)),
     Column("lag", 6, 4, lambda row: as_count(row.lag.entries)),
