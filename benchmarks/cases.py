@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import bursts, compression, faces, footprint, loads, many, memory, raw, repair, threads, users
+from benchmarks import archived, bursts, compression, faces, footprint, loads, many, memory, raw, repair, threads, users
 from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
@@ -115,6 +115,7 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     **bursts.CASES,
     **users.CASES,
     **repair.CASES,
+    **archived.CASES,
     **compression.CASES,
     **spark.CASES,
 }
@@ -125,6 +126,7 @@ ONCE = {
     *metastore.CASES,
     *users.ONCE,
     *repair.CASES,
+    *archived.CASES,
     *spark.ONCE,
 }  # long, and not noisy, or in rounds of their own
 # They have directories of their own, and need no bookies.
@@ -141,6 +143,7 @@ ALONE = {
     "remote-bursts",
     *users.ALONE,
     *repair.CASES,
+    *archived.CASES,
     *compression.CASES,
     *spark.CASES,
 }
@@ -210,6 +213,7 @@ COMPARISONS = (
     *bursts.COMPARISONS,
     *users.COMPARISONS,
     *repair.COMPARISONS,
+    *archived.COMPARISONS,
     *compression.COMPARISONS,
     *spark.COMPARISONS,
 )

@@ -50,6 +50,7 @@ class Scale:
     shapes_in_flight_bytes: tuple[int, ...] = (KIB, MIB, 8 * MIB, 64 * MIB)  # when a leader is killed, ascending
     shapes_ledger_bytes: tuple[int, ...] = (MIB, 32 * MIB, 256 * MIB)  # of its ledger, ascending
     shapes_times: int = 7  # that a log is taken over
+    archived_segments: int = 100_000  # of a log, and of one that is not archived
     repair_bytes: int = GIB  # of entries in a cluster that loses a bookie
     repair_ledgers: int = 10_000  # small ones, which are audited
     repair_window_s: float = 2.0  # of appends with a repair, and of as many without
@@ -91,6 +92,7 @@ QUICK = Scale(
     shapes_in_flight_bytes=(KIB, MIB),
     shapes_ledger_bytes=(MIB, 8 * MIB),
     shapes_times=2,
+    archived_segments=1_000,
     repair_bytes=128 * MIB,
     repair_ledgers=300,
     repair_window_s=0.5,

@@ -20,17 +20,18 @@ _TOKEN = "0123456789abcdef"
 _CREATED_AT_MS = 1_700_000_000_000
 
 
-def ledger_record(ledger_id: int, log: str = "") -> bytes:
-    """As its writer leaves it, on three bookies, with nothing written."""
+def ledger_record(ledger_id: int, log: str = "", contents: Contents | None = None, archive: str = "") -> bytes:
+    """As its writer leaves it, on three bookies, with nothing written; or with these contents, in this archive."""
     return encode(
         LedgerMetadata(
             ledger_id,
             Quorum(3, 3, 2),
             DigestType.CRC32C,
             ledger_key_check(ledger_key(ledger_id, b"")),
-            (Fragment(0, tuple(f"{number:032x}" for number in range(3))),),
+            (Fragment(0, tuple(f"{number:032x}" for number in range(3)), archive=archive),),
             LedgerState.CLOSED,
-            last_entry_id=-1,
+            last_entry_id=-1 if contents is None else contents.entries - 1,
+            contents=contents,
             token=_TOKEN,
             created_at_ms=_CREATED_AT_MS,
             custom={"log": log} if log else {},
@@ -51,9 +52,12 @@ async def create_all(metastore: Metastore, records: Iterable[tuple[str, bytes]])
             nursery.start_soon(create)
 
 
-async def create_ledgers(metastore: Metastore, ledger_ids: range, log: str = "") -> None:
-    """Creates these ledgers, and has clients go on with the id after them."""
-    await create_all(metastore, ((ledger_key_path(each), ledger_record(each, log)) for each in ledger_ids))
+async def create_ledgers(
+    metastore: Metastore, ledger_ids: range, log: str = "", contents: Contents | None = None, archive: str = ""
+) -> None:
+    """Creates these ledgers, each with these contents, and has clients go on with the id after them."""
+    records = ((ledger_key_path(each), ledger_record(each, log, contents, archive)) for each in ledger_ids)
+    await create_all(metastore, records)
     following = b"%d" % ledger_ids.stop
     try:
         found = await metastore.get(NEXT_LEDGER_ID_KEY)

@@ -55,6 +55,7 @@ TINY = Scale(
     shapes_in_flight_bytes=(KIB, MIB),
     shapes_ledger_bytes=(KIB, 64 * KIB),
     shapes_times=1,
+    archived_segments=20,
     repair_bytes=2 * MIB,
     repair_ledgers=20,
     repair_window_s=0.05,

@@ -416,8 +416,9 @@ def test_a_log_with_a_password(replog_log: Run, monkeypatch: pytest.MonkeyPatch,
         status, output, errors = replog_log(*arguments)
         assert (status, output) == (1, "")
         assert "the password is not this ledger's" in errors
+    # The record says how many bytes a closed ledger has; an open one's bookies would have to be asked.
     status, output, _ = replog_log("show", "log")
-    assert (status, "the password is not" in output, "log log: 1 segment, 1 entry; closed" in output) == (0, True, True)
+    assert (status, "log log: 1 segment, 1 entry, 3 B; closed" in output) == (0, True)
     monkeypatch.setenv("REPLOG_PASSWORD", "secret")
     assert replog_log("read", "log")[1] == "one\n"
     assert entries_of(tmp_path / "wal", password=b"secret") == [b"one"]

@@ -73,7 +73,8 @@ async def last_entry_of(client: Client, ledger_id: int, password: bytes) -> int:
 
 
 async def facts_of(client: Client, ledger_id: int, password: bytes, *, with_size: bool) -> LedgerFacts:
-    """The known facts about a ledger, with its sizes only if `with_size`, because these cost a read for each writer.
+    """The known facts about a ledger, with its sizes only if `with_size`: what the record does not have costs a read for
+    each writer.
 
     Raises `LedgerNotFoundError`, `MetastoreError`. If bookies fail, the result says so."""
     metadata = await client.ledger_metadata(ledger_id)
@@ -86,12 +87,21 @@ async def facts_of(client: Client, ledger_id: int, password: bytes, *, with_size
         written = tuple(_by_writer(metadata, last))
         if with_size and len(written) > _MEASURED_MAX:
             problem = f"it has {len(written)} writers: the sizes of more than {_MEASURED_MAX} are not asked for"
+        elif with_size and len(written) == 1 and (size_bytes := _recorded_bytes(metadata)) is not None:
+            # Not a read of each segment: of an archived one that is three requests to its store.
+            written = (attrs.evolve(written[0], size_bytes=size_bytes),)
         elif with_size and written:
             async with client.open_ledger(ledger_id, first=written[0].first_entry_id, password=password) as reader:
                 written = tuple([await _measured(reader, each, metadata.trim_to) for each in written])
     except ReplogError as error:
         problem = str(error)
     return LedgerFacts(metadata, last, written, problem)
+
+
+def _recorded_bytes(metadata: LedgerMetadata) -> int | None:
+    """The payload bytes of a ledger, if the client that closed it has recorded them."""
+    contents = metadata.contents
+    return None if contents is None or metadata.trim_to else contents.size_bytes
 
 
 def _by_writer(metadata: LedgerMetadata, last_entry_id: int) -> Iterable[Written]:

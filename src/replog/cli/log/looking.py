@@ -182,23 +182,30 @@ def show(
 
 
 async def _show(connection: Connection, name: str, sizes: bool, for_programs: bool) -> None:
-    password = connection.password()
     async with client_from(connection) as client:
-        metadata = await client.log_metadata(name)
-        # Bounded by the record: a segment that comes meanwhile would not fit the printed head.
-        segments = await client.log_segments(name, end=metadata.next_segment_number)
-
-        async def facts(segment: Segment) -> LedgerFacts | None:
-            try:
-                return await facts_of(client, segment.ledger_id, password, with_size=sizes)
-            except LedgerNotFoundError:
-                return None  # trimmed meanwhile, or deleted alone
-
-        found = [pair async for pair in concurrently(facts, segments)]
+        metadata, found = await facts_of_segments(client, name, connection.password(), sizes=sizes)
     if for_programs:
         print_json({**_head(metadata), "segments": [_segment_as_json(*pair) for pair in found]})
     else:
         _print(metadata, found)
+
+
+async def facts_of_segments(
+    client: Client, name: str, password: bytes, *, sizes: bool
+) -> tuple[LogMetadata, list[tuple[Segment, LedgerFacts | None]]]:
+    """The record of a log, and the facts about each of its segments; None for one that was deleted. Raises
+    `LogNotFoundError`, `MetastoreError`."""
+    metadata = await client.log_metadata(name)
+    # Bounded by the record: a segment that comes meanwhile would not fit the printed head.
+    segments = await client.log_segments(name, end=metadata.next_segment_number)
+
+    async def facts(segment: Segment) -> LedgerFacts | None:
+        try:
+            return await facts_of(client, segment.ledger_id, password, with_size=sizes)
+        except LedgerNotFoundError:
+            return None  # trimmed meanwhile, or deleted alone
+
+    return metadata, [pair async for pair in concurrently(facts, segments)]
 
 
 def _segment_as_json(segment: Segment, facts: LedgerFacts | None) -> dict[str, object]:
