@@ -1,4 +1,4 @@
-"""Fixtures: moto's server, in a process of its own that all tests share, and buckets of a test's own."""
+"""Fixtures: the servers, each in a process of its own that all tests share, and buckets of a test's own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from s3_server import Bucket, S3Server, use_credentials
+from s3_server import SERVERS, Bucket, S3Server, use_credentials
 
 
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+@pytest.fixture(scope="session", params=SERVERS)
+def s3_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A server that all tests share, and none ends."""
-    server = S3Server(tmp_path_factory.mktemp("s3"))
+    server = SERVERS[request.param](tmp_path_factory.mktemp("s3"))
     server.start()
     yield server
     server.kill()
@@ -32,6 +32,8 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def bucket(s3_server: S3Server) -> Bucket:
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A new bucket."""
+    if not s3_server.TAKES_SESSION_TOKENS:
+        monkeypatch.delenv("AWS_SESSION_TOKEN")
     return s3_server.bucket(f"test-{secrets.token_hex(8)}")

@@ -1,21 +1,29 @@
-"""A real S3 server, of the package moto, on a port of the loopback; it dies with the process that runs the tests."""
+"""Real S3 servers on ports of the loopback, which die with the process that runs the tests: that of the package moto, and
+versitygw, which keeps objects as files, and checks signatures."""
 
 from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from replog_objects.metastore import ObjectsMetastore
 from replog_objects.options import ObjectsOptions, Target
+from tests.servers.processes import Server, free_port
 
 HOST = "127.0.0.1"
 STARTING_S = 60.0  # on a busy machine
@@ -62,8 +70,19 @@ def use_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+def versitygw_program() -> str:
+    """Where versitygw is. Without it a test is skipped, also where all others must run: building it takes Go, and minutes."""
+    beside_python = os.path.dirname(sys.executable)  # where replog's Makefile puts it
+    program = shutil.which("versitygw") or shutil.which("versitygw", path=beside_python)
+    if program is None:
+        pytest.skip("versitygw is missing: install Go, and type `make servers`")
+    return program
+
+
 class S3Server:
-    """One server. What it has is lost with its process."""
+    """moto's. What it has is lost with its process."""
+
+    TAKES_SESSION_TOKENS = True
 
     def __init__(self, directory: Path) -> None:
         self.address = ""
@@ -98,13 +117,13 @@ class S3Server:
             self._child = None
 
     def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """One request, without obstore: moto checks no signatures, but wants one that looks so."""
+        """One request, without obstore."""
         connection = http.client.HTTPConnection(self.address, timeout=STARTING_S)
-        authorization = (
-            f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/aws4_request, SignedHeaders=host"
-        )
+        path = urllib.parse.quote(path, safe="/?&=" if "?" in path else "/")
+        signed = AWSRequest(method, f"http://{self.address}{path}", data=body)
+        S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(signed)
         try:
-            connection.request(method, path, body, {"Authorization": authorization})
+            connection.request(method, path, body, dict(signed.headers.items()))
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
@@ -114,6 +133,44 @@ class S3Server:
         status, answer = self.request("PUT", f"/{name}")
         assert status == 200, answer
         return Bucket(self, name)
+
+
+class VersityServer(S3Server):
+    """versitygw over a directory."""
+
+    TAKES_SESSION_TOKENS = False  # it answers InvalidToken
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.address = f"{HOST}:{free_port()}"
+        stored = directory / "buckets"
+        stored.mkdir()
+        keys = "--access", ACCESS_KEY, "--secret", SECRET_KEY
+        command = [versitygw_program(), "--port", self.address, *keys, "--quiet", "posix", str(stored)]
+        self._server = Server("versitygw", command, directory, {})
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
+    def start(self) -> None:
+        self._server.launch()
+        self._server.wait_until(self._is_serving, "it listens")
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def _is_serving(self) -> bool:
+        try:
+            socket.create_connection((HOST, int(self.address.partition(":")[2])), 1).close()
+        except OSError:
+            return False
+        return True
+
+
+SERVERS: Mapping[str, type[S3Server]] = {"moto": S3Server, "versitygw": VersityServer}
+# For tests with a proxy that changes requests: moto checks no signatures.
+unsigned = pytest.mark.parametrize("s3_server", ["moto"], indirect=True)
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from bad_proxy import PASSING, Fault, bad_proxy
-from s3_server import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Bucket
+from s3_server import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Bucket, unsigned
 
 import replog
 from replog.client import archive_reading
@@ -183,6 +183,7 @@ async def test_flipped_byte_and_missing_object_are_named(bucket: Bucket, tmp_pat
         assert await entries_of(client) == data
 
 
+@unsigned
 async def test_store_without_conditions_is_refused(bucket: Bucket, tmp_path: Path) -> None:
     with bad_proxy(bucket.server.address) as (proxy, address):
         proxy.ignores_conditions_of = ("PUT",)

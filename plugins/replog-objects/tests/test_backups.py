@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 from bad_proxy import PASSING, Fault, bad_proxy
-from s3_server import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Bucket
+from s3_server import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Bucket, unsigned
 
 import replog
 from replog.backup import saving
@@ -185,6 +185,7 @@ async def test_another_clusters_bucket_is_refused(bucket: Bucket, tmp_path: Path
     assert check(url).problems == ()
 
 
+@unsigned
 def test_bucket_without_a_back_up_or_without_conditions_is_refused(bucket: Bucket) -> None:
     with pytest.raises(BackupError, match="no finished back-up"):
         check(url_of(bucket))

@@ -1,9 +1,10 @@
 """Names and contents of the objects. `docs/how-to/objects.md` has both, for people who look into a bucket.
 
-Format 1. Below the prefix, `replog-metastore` is the marker, and `k/NAME` is the object of the key of that name. A word of a key
-is its own name if it has only letters, digits, `.`, `_` and `-`. Of another word each other byte is written `=` and two
-hexadecimal digits, or all of it `==` and base64 (RFC 4648, URL-safe, without padding) if that is shorter: so the longest key
-fits into a name.
+Format 1. Below the prefix, `replog-metastore` is the marker, and `k/NAME=` is the object of the key of that name. The `=` at its
+end, which no word has, makes it another name than that of the keys below it: stores that keep objects as files in directories
+cannot have both. A word of a key is its own name if it has only letters, digits, `.`, `_` and `-`. Of another word each other
+byte is written `=` and two hexadecimal digits, or all of it `==` and base64 (RFC 4648, URL-safe, without padding) if that is
+shorter: so the longest key fits into a name.
 
 An object is a line, and behind it the value: what it is (`value 1` or `gone 1`), the version, a nonce and the CRC-32 of all the
 rest. A nonce is never used twice, so no two changes write the same bytes, and no ETag repeats. A tombstone (`gone 1`) has no
@@ -19,7 +20,7 @@ import zlib
 import attrs
 
 MARKER = "replog-metastore"
-MARKER_BODY = b"A metastore of replog, format 1. Its keys are the objects below k/.\n"
+MARKER_BODY = b"A metastore of replog, format 1. Its keys are the objects below k/ whose names end with =.\n"
 KEYS = "k"
 NAME_BYTES_MAX = 1024  # of S3, Google and Azure
 
@@ -65,12 +66,17 @@ class Stored:
 
 def name_of(key: str) -> str:
     """The object's name of a key, below the prefix."""
+    return f"{place_of(key)}="
+
+
+def place_of(key: str) -> str:
+    """The name below which the objects of the keys below this one are."""
     return "/".join([KEYS, *map(_encode_word, key.split("/"))])
 
 
 def word_of(name: str) -> str:
     """The last word of the key that has this object's name. Raises `DamagedError`."""
-    encoded = name.rpartition("/")[2]
+    encoded, ending = name.rpartition("/")[2][:-1], name[-1:]
     try:
         if encoded.startswith("=="):
             padding = "=" * (-(len(encoded) - 2) % 4)
@@ -79,7 +85,7 @@ def word_of(name: str) -> str:
             word = re.sub(rb"=([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), encoded.encode()).decode()
     except ValueError:
         word = ""
-    if not word or _encode_word(word) != encoded:
+    if not word or ending != "=" or _encode_word(word) != encoded:
         raise DamagedError("no key has an object of this name")
     return word
 

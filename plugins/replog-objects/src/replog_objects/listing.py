@@ -20,7 +20,7 @@ import trio
 
 from replog.errors import MetastoreCorruptError
 from replog_objects.calls import Calls, Outcome, for_all
-from replog_objects.layout import TOMBSTONE_BYTES, DamagedError, name_of, word_of
+from replog_objects.layout import TOMBSTONE_BYTES, DamagedError, place_of, word_of
 from replog_objects.options import ObjectsOptions, Target
 from replog_objects.requests import Conflict, Listed, Listing, RequestFailed, Requests, Tag
 
@@ -41,7 +41,7 @@ class Listings:
         """The children of a key, sorted. Raises `MetastoreError`."""
         listing = await self._list(key)
         live = {each.name for each in listing.objects if each.size_bytes != TOMBSTONE_BYTES}
-        doubtful = [each for each in listing.prefixes if each not in live]
+        doubtful = [f"{each}=" for each in listing.prefixes if f"{each}=" not in live]
         live.update(
             name for name, is_live in zip(doubtful, await for_all(self._has_live, doubtful), strict=True) if is_live
         )
@@ -53,12 +53,13 @@ class Listings:
         return sorted(self._words_of(each.name for each in listing.objects if each.size_bytes != TOMBSTONE_BYTES))
 
     async def _list(self, key: str) -> Listing:
-        listing = await self._calls.read(f"what is below {key!r}", lambda requests: requests.right_below(name_of(key)))
+        listing = await self._calls.read(f"what is below {key!r}", lambda requests: requests.right_below(place_of(key)))
         await self._remove_old(listing.objects)
         return listing
 
     async def _has_live(self, name: str) -> bool:
-        is_live, tombstones = await self._calls.read(f"what is below {name!r}", partial(_first_live, name=name))
+        """Whether there is a key below the one whose object has this name."""
+        is_live, tombstones = await self._calls.read(f"what is below {name!r}", partial(_first_live, place=name[:-1]))
         await self._remove_old(tombstones)
         return is_live
 
@@ -105,10 +106,10 @@ class Listings:
         return await self._calls.attempt(lambda requests: requests.delete(name, tag), outcome)
 
 
-def _first_live(requests: Requests, name: str) -> tuple[bool, list[Listed]]:
+def _first_live(requests: Requests, place: str) -> tuple[bool, list[Listed]]:
     """Whether there is an object below that is no tombstone, and the first tombstones."""
     tombstones: list[Listed] = []
-    for page in requests.below(name):
+    for page in requests.below(place):
         if any(each.size_bytes != TOMBSTONE_BYTES for each in page):
             return True, tombstones
         tombstones += page[: _REMOVED_MAX - len(tombstones)]
