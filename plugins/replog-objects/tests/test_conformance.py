@@ -1,4 +1,4 @@
-"""The conformance suites of metastores, run as they are: over moto's server and over obstore's memory."""
+"""The conformance suites of metastores, archives and back-ups, run as they are: over the servers and over obstore's memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import pytest
 from s3_server import Bucket
 
 from replog.abc import Metastore
-from replog.testing import check_metastore, check_metastore_leases, check_metastore_outage
+from replog.registry import Registry
+from replog.testing import (
+    check_archive,
+    check_backup_place,
+    check_metastore,
+    check_metastore_leases,
+    check_metastore_outage,
+)
 from replog_objects.metastore import ObjectsMetastore
 from replog_objects.options import ObjectsOptions, Target
 
@@ -52,3 +59,19 @@ async def test_it_tells_an_outage(bucket: Bucket) -> None:
             yield metastore
 
     await check_metastore_outage(client)
+
+
+def test_archive_passes_the_conformance_suite(bucket: Bucket) -> None:
+    endpoint = f"http://{bucket.server.address}"
+    check_archive(lambda: Registry().open_archive(f"s3://{bucket.name}/archive?endpoint={endpoint}"))
+
+
+def test_place_for_back_ups_passes_the_conformance_suite(bucket: Bucket) -> None:
+    endpoint = f"http://{bucket.server.address}"
+    check_backup_place(lambda: Registry().open_backup_place(f"s3://{bucket.name}/backup?endpoint={endpoint}"))
+
+
+def test_archive_and_back_ups_in_memory_pass() -> None:
+    name = secrets.token_hex(8)
+    check_archive(lambda: Registry().open_archive(f"memory://{name}/archive"))
+    check_backup_place(lambda: Registry().open_backup_place(f"memory://{name}/backup"))

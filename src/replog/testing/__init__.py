@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from replog.testing.archive_conformance import check_archive
     from replog.testing.authenticator_conformance import check_authenticator
+    from replog.testing.backup_conformance import check_backup_place
     from replog.testing.disk import MemoryDisk, PowerLoss
     from replog.testing.faults import Call, Fault, FaultyMetastore
     from replog.testing.history import Finding, History, check_history, read_histories
@@ -36,7 +38,9 @@ __all__ = [
     "SimulationTimeoutError",
     "TcpProxy",
     "NetworkConditions",
+    "check_archive",
     "check_authenticator",
+    "check_backup_place",
     "check_metastore",
     "check_metastore_leases",
     "check_metastore_outage",
@@ -59,6 +63,8 @@ _PLACES = {
     "check_transport": "transport_conformance",
     "check_authenticator": "authenticator_conformance",
     "check_placement": "placement_conformance",
+    "check_archive": "archive_conformance",
+    "check_backup_place": "backup_conformance",
     "MemoryDisk": "disk",
     "PowerLoss": "disk",
     "FaultyMetastore": "faults",
