@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import replog.blocking
+from replog.cli import backup
 from tests.cli.logs import Replog
 
 
@@ -43,6 +46,31 @@ def test_a_log_goes_to_a_directory_and_back(wal: Path, tmp_path: Path, typed: Re
     with replog.blocking.embed(restored, bookies=3) as client, client.read_log("orders") as reader:
         assert [(str(each.position), each.data) for each in reader] == [("1:0", b"one"), ("2:0", b"two")]
         assert client.logs() == ["orders"]
+
+
+def test_progress_counts_saved_restored_and_checked_bytes(
+    wal: Path, tmp_path: Path, typed: Replog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For people only."""
+    told: dict[str, list[int]] = {}
+
+    @contextmanager
+    def watch(what: str, total_bytes: int | None, *, is_quiet: bool) -> Iterator[Callable[[int], None]]:
+        of = told.setdefault(f"{what} {is_quiet}", [])
+        yield of.append
+
+    monkeypatch.setattr(backup, "watched", watch)
+    saved = tmp_path / "saved"
+    for each in (["backup", saved, "--dir", wal], ["restore", saved, "--dir", tmp_path / "new"], ["verify", saved]):
+        assert typed(*each)[0] == 0
+    files = [each.stat().st_size for each in (saved / "ledgers").iterdir()]
+    assert {what: sum(sizes) for what, sizes in told.items()} == {
+        "saved False": 12,
+        "restored False": 12,
+        "checked False": sum(files),
+    }
+    assert typed("backup", saved, "--dir", wal, "--json")[0] == 0
+    assert told["saved True"] == [], "nothing is new"
 
 
 def test_damage_is_named(wal: Path, tmp_path: Path, typed: Replog) -> None:

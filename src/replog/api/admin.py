@@ -9,7 +9,7 @@ from replog.api import archives
 from replog.api.opened import OpenClient
 from replog.backup.content import open_backup
 from replog.backup.restoring import Restorer
-from replog.backup.saving import BackupReport, save
+from replog.backup.saving import BackupReport, ReportBytes, save
 from replog.client import unbounded
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.config import check_names
@@ -132,16 +132,22 @@ class Admin:
         return await Rebalancer(self._opened.ledgers.context, self._opened.repairer).rebalance(bookie_id, progress)
 
     async def backup(
-        self, directory: str | os.PathLike[str], logs: Sequence[str] | None = None, *, password: bytes = b""
+        self,
+        directory: str | os.PathLike[str],
+        logs: Sequence[str] | None = None,
+        *,
+        password: bytes = b"",
+        progress: ReportBytes | None = None,
     ) -> BackupReport:
         """Saves the closed segments of these logs, or of all, in a directory, or at a URL of a plugin such as
         `s3://bucket/prefix`; writers go on. A state machine's log and snapshots go together. Files that exist are not read
-        again; other logs stay. To include the newest entries, `roll` before. The report's `problems` name logs that could
-        not be saved. Raises `BackupError`, `UnauthorizedError`, `LogNotFoundError`, `EntryUnreadableError`,
-        `MetastoreError`: then, and if cancelled, the earlier back-up stays."""
+        again; other logs stay. To include the newest entries, `roll` before. `progress` is called with the payload bytes
+        that were saved since its last call, and must not raise. The report's `problems` name logs that could not be saved.
+        Raises `BackupError`, `UnauthorizedError`, `LogNotFoundError`, `EntryUnreadableError`, `MetastoreError`: then, and
+        if cancelled, the earlier back-up stays."""
         check_names(logs=logs)
         place = open_backup(directory, self._opened.plugins)
-        return await save(place, logs, self._opened.ledgers, self._opened.logs, password)
+        return await save(place, logs, self._opened.ledgers, self._opened.logs, password, progress)
 
     async def restore(
         self,
@@ -151,16 +157,20 @@ class Admin:
         quorum: Quorum | None = None,
         password: bytes = b"",
         cursors: bool = True,
+        progress: ReportBytes | None = None,
     ) -> BackupReport:
         """Writes these logs of a back-up, or all, into a cluster that does not have them: the same entries at the same positions,
         with the same times, in new ledgers of this quorum, with this password. A log appears with its `cursors`, unless these are
-        left out, when all of it was written. The report's `problems` name machines whose log and snapshots don't fit.
-        Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written; `BackupDamagedError`,
-        `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
+        left out, when all of it was written. `progress` as for `backup`. The report's `problems` name machines whose log and
+        snapshots don't fit. Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written;
+        `BackupDamagedError`, `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring
+        again sweeps the rest."""
         check_names(logs=logs)
         known = self._opened.ledgers, self._opened.logs, self._opened.log_driver
         place = open_backup(directory, self._opened.plugins)
-        restorer = Restorer(place, *known, quorum or self._opened.default_quorum, password, with_cursors=cursors)
+        restorer = Restorer(
+            place, *known, quorum or self._opened.default_quorum, password, with_cursors=cursors, progress=progress
+        )
         return await restorer.restore(logs)
 
     async def add_archive(self, url: str) -> ArchiveRecord:

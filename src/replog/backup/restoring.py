@@ -22,7 +22,7 @@ import attrs
 from replog.backup.content import Backup, called
 from replog.backup.format import LedgerFile, LedgerHead, LogInBackup, Manifest, SavedSegment
 from replog.backup.joining import behind, gap, read_snapshots, with_partners
-from replog.backup.saving import BackupReport, SavedLog
+from replog.backup.saving import BackupReport, ReportBytes, SavedLog
 from replog.client.entry_writer import EntryWriter
 from replog.client.ledgers import Ledgers
 from replog.errors import BackupError, ConfigError
@@ -59,6 +59,7 @@ class Restorer:
         password: bytes,
         *,
         with_cursors: bool,
+        progress: ReportBytes | None = None,
     ) -> None:
         self._backup = backup
         self._ledgers = ledgers
@@ -67,6 +68,7 @@ class Restorer:
         self._quorum = quorum
         self._password = password
         self._with_cursors = with_cursors
+        self._progress = progress
         self._has_ids = False  # some of the entries that were restored
 
     async def restore(self, names: Sequence[str] | None) -> BackupReport:
@@ -194,7 +196,7 @@ class Restorer:
             kept = {key: value for key, value in head.custom.items() if key not in _RESERVED}
             writer = await self._create(name, job, self._digest_type(head), kept)
             async with writer:
-                self._has_ids |= await _copy(file, writer)
+                self._has_ids |= await _copy(file, writer, self._progress)
                 last = writer.last_add_confirmed
             self._backup.check_read(segment, file)
         # The file was checked, but the writer is another witness: it says where the ledger really ends.
@@ -222,7 +224,7 @@ class Restorer:
         raise BackupError(self._backup.shown, problem)
 
 
-async def _copy(file: LedgerFile, writer: EntryWriter) -> bool:
+async def _copy(file: LedgerFile, writer: EntryWriter, progress: ReportBytes | None) -> bool:
     """Writes the entries of a saved ledger; returns True if some of them have ids."""
     has_ids = False
     source = file.blocks()
@@ -231,5 +233,7 @@ async def _copy(file: LedgerFile, writer: EntryWriter) -> bool:
             # A batch has one time, so entries sent at another time must not share it: each block is confirmed first.
             writer.date(block.timestamp_ns)
             await writer.extend(block.payloads)
+            if progress is not None:
+                progress(sum(map(len, block.payloads)))
             has_ids = has_ids or any(map(has_id, block.payloads))
     return has_ids

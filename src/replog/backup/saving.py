@@ -18,7 +18,7 @@ a problem of the report, and the back-up keeps their earlier content.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
 
@@ -42,6 +42,9 @@ from replog.runtime.threads import run_in_thread
 _LISTINGS_MAX = 5  # of names, and of a log's segments: logs that are made faster than that are in the next back-up
 # Between two attempts to save a machine. A leader may take some seconds to close a ledger, if a bookie has failed.
 _PAUSES_S = (0.1, 0.3, 1.0, 2.0, 5.0)
+
+
+ReportBytes = Callable[[int], None]
 
 
 @attrs.frozen
@@ -79,13 +82,19 @@ class BackupReport:
 
 
 async def save(
-    backup: Backup, names: Sequence[str] | None, ledgers: Ledgers, logs: LogRecords, password: bytes
+    backup: Backup,
+    names: Sequence[str] | None,
+    ledgers: Ledgers,
+    logs: LogRecords,
+    password: bytes,
+    progress: ReportBytes | None = None,
 ) -> BackupReport:
-    """Saves the closed segments of these logs, or of all; the back-up keeps its content of other logs."""
+    """Saves the closed segments of these logs, or of all; the back-up keeps its content of other logs. `progress` is called with
+    the payload bytes that were saved since the last call."""
     with ExitStack() as stack:
         await run_in_thread(lambda: stack.enter_context(backup.locked()))
         before = await called(backup.manifest) or Manifest(0, {})
-        saving = _Saving(backup, before, ledgers, logs, password)
+        saving = _Saving(_Saver(backup, before, ledgers, password, progress), before, ledgers, logs)
         if names is None:
             await saving.save_all()
         else:
@@ -108,11 +117,11 @@ class _Attempt:
 class _Saving:
     """One run: what it has saved, with what the back-up had before."""
 
-    def __init__(self, backup: Backup, before: Manifest, ledgers: Ledgers, logs: LogRecords, password: bytes) -> None:
+    def __init__(self, saver: _Saver, before: Manifest, ledgers: Ledgers, logs: LogRecords) -> None:
         self.saved = dict(before.logs)
         self.problems: list[str] = []
-        self.saver = _Saver(backup, before, ledgers, password)
-        self._backup = backup
+        self.saver = saver
+        self._backup = saver.backup
         self._ledgers = ledgers
         self._logs = logs
         self._cursors = CursorCatalog(ledgers, logs)
@@ -244,9 +253,12 @@ class _Saving:
 class _Saver:
     """Saves segments."""
 
-    def __init__(self, backup: Backup, before: Manifest, ledgers: Ledgers, password: bytes) -> None:
+    def __init__(
+        self, backup: Backup, before: Manifest, ledgers: Ledgers, password: bytes, progress: ReportBytes | None
+    ) -> None:
+        self.backup = backup
         self.new: set[int] = set()  # the ledgers that this run has saved
-        self._backup = backup
+        self._progress = progress
         self._ledgers = ledgers
         self._password = password
         # Of all logs: a file is named after its ledger, and one that is there must not be replaced by another cluster's.
@@ -285,7 +297,7 @@ class _Saver:
         return was_trimmed, saved
 
     async def _saved(self, segment: Segment, head: LedgerHead) -> SavedSegment:
-        backup = self._backup
+        backup = self.backup
         known = self._known.get(segment.ledger_id)
         known_head = None if known is None else await called(partial(backup.head, known))
         if known is not None and known_head == head and known.number == segment.number:
@@ -304,12 +316,14 @@ class _Saver:
         return found
 
     async def _write(self, segment: Segment, head: LedgerHead) -> SavedSegment:
-        file = await called(lambda: self._backup.begin(head))
+        file = await called(lambda: self.backup.begin(head))
         try:
             async with await self._ledgers.open(head.ledger_id, self._password) as reader:
                 async for batch in reader.batches():
                     blocks = _blocks(batch)
                     await run_in_thread(partial(file.add, blocks))
+                    if self._progress is not None:
+                        self._progress(batch.payload_bytes)
             return await called(lambda: file.finish(segment.number))
         finally:
             file.close()
@@ -350,8 +364,9 @@ async def verify(backup: Backup) -> BackupReport:
     return await called(lambda: check(backup))
 
 
-def check(backup: Backup) -> BackupReport:
-    """The same in this thread. Raises `BackupError` if there is no back-up, or its manifest is damaged."""
+def check(backup: Backup, progress: ReportBytes | None = None) -> BackupReport:
+    """The same in this thread; `progress` is called with the bytes of each file that was checked. Raises `BackupError` if there
+    is no back-up, or its manifest is damaged."""
     manifest = backup.existing_manifest()
     problems: list[str] = []
     damaged: set[str] = set()
@@ -362,6 +377,8 @@ def check(backup: Backup) -> BackupReport:
             except BackupDamagedError as error:
                 problems.append(str(error))
                 damaged.add(name)
+            if progress is not None:
+                progress(segment.size_bytes)
     problems += gaps(backup, manifest, damaged)
     return _report(backup, manifest, frozenset(), problems)
 

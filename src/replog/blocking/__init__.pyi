@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, TypeVar
 
 from replog.abc import Damage, Metastore
 from replog.api.bookies import BookieConfig
-from replog.backup.saving import BackupReport
+from replog.backup.saving import BackupReport, ReportBytes
 from replog.client.administration import (
     COMPACT_TIMEOUT_S,
     GARBAGE_TIMEOUT_S,
@@ -444,13 +444,19 @@ class Admin:
         moved copies stay; rebalancing again continues. Appends go on, and a copy that the placement policy does not want
         there is not moved."""
     def backup(
-        self, directory: str | os.PathLike[str], logs: Sequence[str] | None = None, *, password: bytes = b""
+        self,
+        directory: str | os.PathLike[str],
+        logs: Sequence[str] | None = None,
+        *,
+        password: bytes = b"",
+        progress: ReportBytes | None = None,
     ) -> BackupReport:
         """Saves the closed segments of these logs, or of all, in a directory, or at a URL of a plugin such as
         `s3://bucket/prefix`; writers go on. A state machine's log and snapshots go together. Files that exist are not read
-        again; other logs stay. To include the newest entries, `roll` before. The report's `problems` name logs that could
-        not be saved. Raises `BackupError`, `UnauthorizedError`, `LogNotFoundError`, `EntryUnreadableError`,
-        `MetastoreError`: then, and if cancelled, the earlier back-up stays."""
+        again; other logs stay. To include the newest entries, `roll` before. `progress` is called with the payload bytes
+        that were saved since its last call, and must not raise. The report's `problems` name logs that could not be saved.
+        Raises `BackupError`, `UnauthorizedError`, `LogNotFoundError`, `EntryUnreadableError`, `MetastoreError`: then, and
+        if cancelled, the earlier back-up stays."""
     def restore(
         self,
         directory: str | os.PathLike[str],
@@ -459,12 +465,14 @@ class Admin:
         quorum: Quorum | None = None,
         password: bytes = b"",
         cursors: bool = True,
+        progress: ReportBytes | None = None,
     ) -> BackupReport:
         """Writes these logs of a back-up, or all, into a cluster that does not have them: the same entries at the same positions,
         with the same times, in new ledgers of this quorum, with this password. A log appears with its `cursors`, unless these are
-        left out, when all of it was written. The report's `problems` name machines whose log and snapshots don't fit.
-        Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written; `BackupDamagedError`,
-        `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
+        left out, when all of it was written. `progress` as for `backup`. The report's `problems` name machines whose log and
+        snapshots don't fit. Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written;
+        `BackupDamagedError`, `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring
+        again sweeps the rest."""
     def add_archive(self, url: str) -> ArchiveRecord:
         """Makes an archive of a store: `file:/mnt/archive`, or a bucket of the plugin `replog-objects`, `s3://BUCKET/PREFIX`.
         Puts a cookie there, by which every client knows it. The URL stands in the metastore: credentials are no part of it.

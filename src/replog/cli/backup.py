@@ -11,7 +11,7 @@ from replog.backup.content import open_backup
 from replog.backup.saving import BackupReport, check
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.figures import parse_quorum_option
-from replog.cli.output import AsJSON, as_size, emit, print_json
+from replog.cli.output import AsJSON, as_size, emit, print_json, watched
 from replog.errors import BackupError, ConfigError
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
@@ -24,12 +24,13 @@ Logs = Annotated[list[str] | None, typer.Option("--log", metavar="NAME", help="O
 def backup(connection: Connection, directory: Directory, logs: Logs = None, for_programs: AsJSON = False) -> None:
     """Save the closed segments of logs; writers go on. Again into the same directory: only new segments. Exit status 1
     if a log could not be saved; each is named."""
-    _show(run(_save, connection, directory, logs), for_programs=for_programs)
+    _show(run(_save, connection, directory, logs, for_programs), for_programs=for_programs)
 
 
-async def _save(connection: Connection, directory: str, logs: list[str] | None) -> BackupReport:
+async def _save(connection: Connection, directory: str, logs: list[str] | None, is_quiet: bool) -> BackupReport:
     async with client_from(connection) as client:
-        return await client.admin.backup(directory, logs, password=connection.password())
+        with watched("saved", None, is_quiet=is_quiet) as tell:
+            return await client.admin.backup(directory, logs, password=connection.password(), progress=tell)
 
 
 @takes_connection
@@ -47,18 +48,25 @@ def restore(
 ) -> None:
     """Write the logs of a back-up into a cluster that does not have them. Positions and times stay as they were."""
     wanted = parse_quorum_option(quorum)
-    _show(run(_restore, connection, directory, logs, wanted, not without_cursors), for_programs=for_programs)
+    restored = run(_restore, connection, directory, logs, wanted, not without_cursors, for_programs)
+    _show(restored, for_programs=for_programs)
 
 
 async def _restore(
-    connection: Connection, directory: str, logs: list[str] | None, quorum: Quorum | None, cursors: bool
+    connection: Connection,
+    directory: str,
+    logs: list[str] | None,
+    quorum: Quorum | None,
+    cursors: bool,
+    is_quiet: bool,
 ) -> BackupReport:
     # Before a directory is made for it.
     open_backup(directory, Registry()).existing_manifest()
     async with client_from(connection, creates=True) as client:
-        return await client.admin.restore(
-            directory, logs, quorum=quorum, password=connection.password(), cursors=cursors
-        )
+        with watched("restored", None, is_quiet=is_quiet) as tell:
+            return await client.admin.restore(
+                directory, logs, quorum=quorum, password=connection.password(), cursors=cursors, progress=tell
+            )
 
 
 def verify(directory: Directory, for_programs: AsJSON = False) -> None:
@@ -72,7 +80,10 @@ def verify(directory: Directory, for_programs: AsJSON = False) -> None:
         raise ConfigError(f"{directory}: cannot be looked into: {error}") from error
     if not is_there:
         raise ConfigError(f"{directory}: there is no such directory")
-    _show(check(found), for_programs=for_programs)
+    sizes = [each.size_bytes for log in found.existing_manifest().logs.values() for each in log.segments]
+    with watched("checked", sum(sizes), is_quiet=for_programs) as tell:
+        report = check(found, tell)
+    _show(report, for_programs=for_programs)
 
 
 def _show(report: BackupReport, *, for_programs: bool) -> None:
