@@ -373,6 +373,44 @@ async def test_slow_archiving_is_not_named(autojump_clock: trio.testing.MockCloc
             assert await read_log(client) == data
 
 
+async def test_f6_copy_is_not_named_once_it_was_collected(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule F6: its machine sleeps for two days behind the first object, and a client that is awake collects."""
+    monkeypatch.setattr(archiving, "OBJECT_BYTES_MAX", 200)
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client, segments=1)
+            await client.admin.add_archive(URL)
+            names: list[str] = []
+
+            def sleeps(call: str) -> None:
+                if call == "put" and not names:
+                    names.extend(store.objects_here)
+                    store.contents.pop(names[0])
+
+            store.ended = sleeps
+            with pytest.raises(ArchiveError, match="it is missing"):
+                await client.admin.archive_log("log")
+            names.clear()
+            store.ended = lambda _call: None
+            reads = store.read
+
+            def read(name: str, start: int, size_bytes: int) -> bytes | None:
+                found = reads(name, start, size_bytes)
+                if name.startswith("ledgers/") and not names:
+                    names.append(name)
+                    store.contents.pop(name)
+                return found
+
+            monkeypatch.setattr(store, "read", read)
+            with pytest.raises(ArchiveError, match="took longer than 12 hours: bookies keep its entries"):
+                await client.admin.archive_log("log")
+            await release(world)
+            assert await read_log(client) == data
+
+
 async def test_garbling_store_is_noticed_before_the_record_changes(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world:
         store = with_archive(world)
