@@ -81,7 +81,15 @@ VERBS_MAX = 22
 GROUPS = {
     "admin": {
         *("audit", "backup", "bookies", "declare_lost", "drain", "drain_status", "known_bookies", "pause_repairs"),
-        *("add_archive", "archive_log", "archives", "audit_archives", "collect_archives", "recall_log"),
+        *(
+            "add_archive",
+            "adopt_archives",
+            "archive_log",
+            "archives",
+            "audit_archives",
+            "collect_archives",
+            "recall_log",
+        ),
         *("raise_ledger_ids", "raise_ledger_term", "rebalance", "repair", "restore", "resume_repairs", "undrain"),
     },
     "jobs": {"append_ledgers", "producers", "retire_producers", "retire_transactions", "sweep", "transactions"},

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from replog.protocol.cursors import CursorRecord
     from replog.protocol.producers import KnownProducer
     from replog.records.archives import ArchiveRecord
+    from replog.repair.adopting import AdoptedCopies
     from replog.repair.archive_objects import ArchiveReport, CollectedObjects
     from replog.repair.archiver import MovedEntries
     from replog.repair.audit_report import AuditReport
@@ -35,6 +36,7 @@ else:
             "replog.protocol.cursors": ["CursorRecord"],
             "replog.protocol.producers": ["KnownProducer"],
             "replog.records.archives": ["ArchiveRecord"],
+            "replog.repair.adopting": ["AdoptedCopies"],
             "replog.repair.archive_objects": ["ArchiveReport", "CollectedObjects"],
             "replog.repair.archiver": ["MovedEntries"],
             "replog.repair.audit_report": ["AuditReport"],
@@ -45,6 +47,7 @@ else:
     )
 
 __all__ = [
+    "AdoptedCopies",
     "AppendedLedgers",
     "ArchiveRecord",
     "ArchiveReport",

@@ -49,3 +49,16 @@ def test_audit_names_a_missing_object(tmp_path: Path, typed: Replog) -> None:
     status, _, errors = typed("log", "read", "log", "--dir", wal)
     assert status == 1
     assert "put it back" in errors
+
+
+def test_copies_of_restored_metadata_are_adopted(tmp_path: Path, typed: Replog) -> None:
+    wal = make_log(tmp_path / "wal", [b"one", b"two"], [b"three"])
+    (tmp_path / "store").mkdir()
+    typed("archive", "add", f"file:{tmp_path / 'store'}", "--dir", wal)
+    typed("log", "archive", "log", "--dir", wal)
+    typed("log", "recall", "log", "--dir", wal)  # the copies are complete, and no record names them
+    shown = typed("archive", "adopt", "--dir", wal)
+    assert (shown[0], shown[1].startswith("2 fragments adopted, ")) == (0, True), shown
+    assert json.loads(typed("archive", "adopt", "--dir", wal, "--json")[1])["fragments"] == 0
+    assert typed("archive", "audit", "--dir", wal)[0] == 0
+    assert entries_of(wal) == [b"one", b"two", b"three"]

@@ -16,6 +16,7 @@ from replog.abc import Metastore
 from replog.config.client import ClientTuning
 from replog.errors import ArchiveError, ArchiveUnreadableError, ConfigError, MetastoreDoubtedError, UnauthorizedError
 from replog.protocol import archiving
+from replog.protocol.archived import ObjectName
 from replog.protocol.digest import DigestType
 from replog.protocol.messages import CopyRequest, Request
 from replog.protocol.quorum import Quorum
@@ -529,6 +530,47 @@ async def test_recall_goes_from_the_newest_segment_on(autojump_clock: trio.testi
                 await client.admin.recall_log("log")
             summary = await client.log_summary("log")
             assert (summary.archived_bytes, summary.size_bytes) == (10, len(b"".join(data)))
+
+
+async def put_back_records(world: Cluster, records: dict[str, bytes]) -> None:
+    for key, value in records.items():
+        await world.metastore.put(key, value, (await world.metastore.get(key)).version)
+
+
+@pytest.mark.parametrize("digest", [DigestType.CRC32C, DigestType.HMAC_SHA256])
+async def test_copies_are_adopted_after_old_metadata_was_restored(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, digest: DigestType
+) -> None:
+    """Rules F2, F4 and M5: one copy is whole, one was cut, one is another ledger's, and one segment has its copies on bookies."""
+    monkeypatch.setattr(archiving, "OBJECT_BYTES_MAX", 200)
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client, segments=4, options=LogOptions(digest=digest), password=b"secret")
+            keys = [ledger_key_path(each) for each in (await ledger_ids(client))[:4]]
+            older = {key: (await world.metastore.get(key)).value for key in keys}
+            await client.admin.add_archive(URL)
+            await client.admin.archive_log("log", before=replog.Position(4, 0), password=b"secret")
+            await release(world)
+            names = [name for each in store.objects_here if (name := ObjectName.parse(each)) is not None]
+            gone = next(str(each) for each in names if each.ledger_id == 2)
+            body = store.contents.pop(gone)
+            foreign = [(each, store.contents[str(each)]) for each in names if each.ledger_id == 1]
+            for each, theirs in foreign:
+                store.put(str(attrs.evolve(each, ledger_id=4, copy="theirs")), theirs)
+            await put_back_records(world, older)
+        async with world.client(QUICK) as client:
+            wrong = await client.admin.adopt_archives(password=b"wrong")
+            assert (wrong.fragments, len(wrong.problems)) == (0, 3), wrong
+            found = await client.admin.adopt_archives(password=b"secret")
+            assert (found.fragments, len(found.problems)) == (2, 1), found
+            assert "other entries than this ledger's writer wrote" in found.problems[0]
+            store.contents[gone] = body
+            assert (await client.admin.adopt_archives(password=b"secret")).fragments == 1
+            assert (await client.admin.adopt_archives(password=b"secret")).fragments == 0
+            await release(world)
+            assert await read_all(client, b"secret") == data
+            assert not (await client.ledger_metadata(4)).fragments[0].archive
 
 
 async def test_two_archive_one_log_and_one_copy_is_named(autojump_clock: trio.testing.MockClock) -> None:

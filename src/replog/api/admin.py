@@ -18,6 +18,7 @@ from replog.protocol.quorum import Quorum
 from replog.records.archives import ArchiveRecord
 from replog.records.ids import raise_next_ledger_id
 from replog.records.ledgers import list_ledger_ids
+from replog.repair.adopting import AdoptedCopies, adopt_copies
 from replog.repair.archive_objects import GRACE_S, ArchiveReport, CollectedObjects, audit_archives, collect_objects
 from replog.repair.archiver import MovedEntries
 from replog.repair.audit_notes import restore_notes, save_notes
@@ -214,6 +215,13 @@ class Admin:
         """Reads all that is archived, and compares it with the digests in the names of the objects. The report's `problems` name
         entries whose object is missing or damaged. Needs no password. Raises `MetastoreError`."""
         return await audit_archives(self._opened.ledgers, archives.known(self._opened))
+
+    async def adopt_archives(self, *, password: bytes = b"") -> AdoptedCopies:
+        """Has records of closed segments name the copies in archives again that they named before the metastore was restored.
+        Each copy is read, and checked with this password; what is left is named in `problems`. Don't collect meanwhile.
+
+        Raises `ArchiveError`, `MetastoreError`: then, and if cancelled, what was adopted stays so; again goes on."""
+        return await adopt_copies(self._opened.ledgers, archives.known(self._opened), password)
 
     async def collect_archives(self, *, grace_s: float = GRACE_S) -> CollectedObjects:
         """Deletes objects that no ledger's record names, and that are older than a day by the store's clock: of archivings that

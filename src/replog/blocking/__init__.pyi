@@ -44,6 +44,7 @@ from replog.protocol.quorum import Quorum
 from replog.records.archives import ArchiveRecord
 from replog.records.bookies import Endpoint
 from replog.registry import Registry
+from replog.repair.adopting import AdoptedCopies
 from replog.repair.archive_objects import GRACE_S, ArchiveReport, CollectedObjects
 from replog.repair.archiver import MovedEntries
 from replog.repair.audit_report import AuditReport
@@ -500,6 +501,11 @@ class Admin:
     def audit_archives(self) -> ArchiveReport:
         """Reads all that is archived, and compares it with the digests in the names of the objects. The report's `problems` name
         entries whose object is missing or damaged. Needs no password. Raises `MetastoreError`."""
+    def adopt_archives(self, *, password: bytes = b"") -> AdoptedCopies:
+        """Has records of closed segments name the copies in archives again that they named before the metastore was restored.
+        Each copy is read, and checked with this password; what is left is named in `problems`. Don't collect meanwhile.
+
+        Raises `ArchiveError`, `MetastoreError`: then, and if cancelled, what was adopted stays so; again goes on."""
     def collect_archives(self, *, grace_s: float = GRACE_S) -> CollectedObjects:
         """Deletes objects that no ledger's record names, and that are older than a day by the store's clock: of archivings that
         were killed, segments that were recalled, and ledgers that were deleted while the store was away. A shorter `grace_s` is

@@ -13,6 +13,7 @@ from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.figures import counted
 from replog.cli.output import AsJSON, Listing, as_size, emit, print_json
 from replog.records.archives import ArchiveRecord
+from replog.repair.adopting import AdoptedCopies
 from replog.repair.archive_objects import ArchiveReport, CollectedObjects
 
 app = App(no_args_is_help=True, help="Look after archives: buckets or directories that keep closed segments of logs.")
@@ -75,6 +76,27 @@ def audit(connection: Connection, for_programs: AsJSON = False) -> None:
 async def _audit(connection: Connection) -> ArchiveReport:
     async with client_from(connection) as client:
         return await client.admin.audit_archives()
+
+
+@app.command()
+@takes_connection
+def adopt(connection: Connection, for_programs: AsJSON = False) -> None:
+    """Have the records of closed segments name their archived copies again, after old metadata was restored. Each copy is read
+    and checked. Exit status 1 if some could not be adopted; each is named."""
+    found = run(_adopt, connection)
+    if for_programs:
+        print_json(attrs.asdict(found))
+    else:
+        emit(f"{counted(found.fragments, 'fragment')} adopted, {as_size(found.size_bytes)}\n")
+        for each in found.problems:
+            emit(f"problem: {each}\n")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+async def _adopt(connection: Connection) -> AdoptedCopies:
+    async with client_from(connection) as client:
+        return await client.admin.adopt_archives(password=connection.password())
 
 
 @app.command()
