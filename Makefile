@@ -14,7 +14,7 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test test-fast test-long test-peers test-versions check check-speed profile fmt sim spec spec-long crash bench bench-peers peers charts docs changelog clean help servers
+.PHONY: venv demo test test-fast test-long test-peers test-versions check check-speed profile fmt sim spec spec-long crash bench bench-peers peers charts docs changelog clean help servers versitygw
 
 ARGS ?=
 CASE ?= push
@@ -120,7 +120,8 @@ clean: ## remove what the other verbs made
 # --- servers that tests run against ----------------------------------------------------------------------------------------
 # Java, for the ZooKeeper among pyspark's jars: a package of the system, where we may install one. etcd: its Debian package, only
 # unpacked into .venv, so that no service is left which takes its ports. Apache BookKeeper, and what Pulsar keeps in it: jars that Maven
-# copies into .venv, where there is Maven. versitygw, a second S3: built where there is Go, in some minutes. Tried once; what is missing then skips its tests.
+# copies into .venv, where there is Maven. Tried once; what is missing then skips its tests. versitygw, a second S3, takes Go and some
+# minutes: it is built if it is asked for.
 
 servers: $(BIN)/pip
 	have_java() { command -v java >/dev/null || [ -x "$${JAVA_HOME:-/nowhere}/bin/java" ]; }
@@ -139,22 +140,20 @@ servers: $(BIN)/pip
 	}
 	have_bookkeeper() { [ -d $(VENV)/peers/bookkeeper/lib ] && [ -d $(VENV)/peers/pulsar/lib ]; }
 	have_versitygw() { command -v versitygw >/dev/null || [ -x $(BIN)/versitygw ]; }
-	build_versitygw() {
-		command -v go >/dev/null &&
-			GOBIN="$$PWD/$(BIN)" timeout 900 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 </dev/null
-	}
 	if [ ! -e $(VENV)/servers-tried ]; then
 		have_java || { echo "make: no java, which runs ZooKeeper in tests; trying to install it"; install_java || :; }
 		have_etcd || { echo "make: no etcd, which tests of replog-etcd need; trying to get it"; unpack_etcd || :; }
 		have_bookkeeper || { echo "make: no jars of BookKeeper or Pulsar, which tests of replog-bookkeeper need; trying to get them"; \
 			$(BIN)/python -m benchmarks.peers.programs bookkeeper pulsar </dev/null || :; }
-		have_versitygw || { echo "make: no versitygw, which tests of replog-objects use beside moto; trying to build it"; build_versitygw || :; }
 		touch $(VENV)/servers-tried
 	fi
 	have_java || echo "make: no java: tests of ZooKeeper are skipped. Type:  sudo apt-get install -y default-jre-headless"
 	have_etcd || echo "make: no etcd: tests of replog-etcd are skipped. Install etcd 3.4 or newer (Debian: etcd-server)"
-	have_versitygw || echo "make: no versitygw: tests of replog-objects run against moto only. Install Go, then type:  rm $(VENV)/servers-tried && make servers"
+	have_versitygw || echo "make: no versitygw: tests of replog-objects run against moto only. Install Go, then type:  make versitygw"
 	have_bookkeeper || echo "make: no jars of BookKeeper or Pulsar: tests of replog-bookkeeper are skipped. Install maven and a JDK, then type:  rm $(VENV)/servers-tried && make servers"
+
+versitygw: $(BIN)/pip ## build a second S3 server for the tests of replog-objects: needs Go, and minutes
+	GOBIN="$(CURDIR)/$(BIN)" timeout 900 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 </dev/null
 
 # In a recipe: `may_apt` tells whether packages can be installed, `apt update` and `apt install PACKAGE...` do it.
 define APT

@@ -75,7 +75,7 @@ def versitygw_program() -> str:
     beside_python = os.path.dirname(sys.executable)  # where replog's Makefile puts it
     program = shutil.which("versitygw") or shutil.which("versitygw", path=beside_python)
     if program is None:
-        pytest.skip("versitygw is missing: install Go, and type `make servers`")
+        pytest.skip("versitygw is missing: install Go, and type `make versitygw`")
     return program
 
 
