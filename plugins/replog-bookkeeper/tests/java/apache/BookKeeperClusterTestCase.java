@@ -111,6 +111,7 @@ public abstract class BookKeeperClusterTestCase {
         this.numBookies = numBookies;
         this.globalTimeout = Timeout.seconds(4L * testTimeoutSecs);
         this.zkUtil = new ZooKeeperUtil();
+        this.baseConf.setAllowLoopback(true);
     }
 
     protected void captureThrowable(Runnable c) {
@@ -162,7 +163,7 @@ public abstract class BookKeeperClusterTestCase {
     }
 
     protected ServerConfiguration newServerConfiguration() throws Exception {
-        return TestBKConfiguration.newServerConfiguration();
+        return TestBKConfiguration.newServerConfiguration().setAllowLoopback(true);
     }
 
     protected ClientConfiguration newClientConfiguration() {
