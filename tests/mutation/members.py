@@ -25,8 +25,8 @@ MUTANTS = (
     _watch(
         "leader-is-waited-for",
         "metastores/quorum/running.py",
-        "        self._nursery.start_soon(self._watch_leader, node)\n",
-        "",
+        "if leader is not None and leader != self.name and self._peers.is_gone(leader):",
+        "if False and leader is not None:",
         "after the end of the leader's process, changes wait for seconds of silence",
     ),
     _watch(

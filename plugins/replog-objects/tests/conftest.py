@@ -16,13 +16,26 @@ sys.path.insert(0, str(Path(__file__).parent))
 from s3_server import SERVERS, Bucket, S3Server, use_credentials
 
 
-@pytest.fixture(scope="session", params=SERVERS)
-def s3_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+@pytest.fixture(scope="session")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, S3Server]]:
+    """The servers that were asked for so far."""
+    servers: dict[str, S3Server] = {}
+    yield servers
+    for each in servers.values():
+        each.kill()
+
+
+# Not of the session: pytest would change the order of the tests for it, in each worker in its own way.
+@pytest.fixture(params=SERVERS)
+def s3_server(
+    request: pytest.FixtureRequest, started: dict[str, S3Server], tmp_path_factory: pytest.TempPathFactory
+) -> S3Server:
     """A server that all tests share, and none ends."""
-    server = SERVERS[request.param](tmp_path_factory.mktemp("s3"))
-    server.start()
-    yield server
-    server.kill()
+    if request.param not in started:
+        server = SERVERS[request.param](tmp_path_factory.mktemp("s3"))
+        server.start()
+        started[request.param] = server
+    return started[request.param]
 
 
 @pytest.fixture(autouse=True)

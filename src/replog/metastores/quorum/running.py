@@ -41,7 +41,7 @@ _log = logger("replog.metastores.quorum")
 _ASK_AGAIN_S = 0.5  # to be let in
 _SAY_S = 10.0  # how often it says why it waits
 _LOOK_S = 0.1
-_WATCH_S = 0.2  # how often it is looked whether the leader has gone
+_WATCH_S = 0.2  # how often it is looked whether the leader has gone, or another one leads
 _ROOM_S = 5.0  # how often a full disk is looked at
 
 
@@ -125,8 +125,7 @@ class RunningMember:
         self._nursery.start_soon(self._run, node)
         self._nursery.start_soon(self._ask_in, node)
         self._nursery.start_soon(self._look_after_disk, node)
-        self._nursery.start_soon(self._watch_leader, node)
-        self._nursery.start_soon(self._tell_changes, node)
+        self._nursery.start_soon(self._watch, node)
 
     async def led(self) -> None:
         """Waits until a member leads, and says every few seconds who has not come."""
@@ -183,31 +182,28 @@ class RunningMember:
         elif problem := self._admission.ask_in(frame.sender, frame.address):
             self._peers.say(frame.address, FrameKind.REFUSED, problem.encode())
 
-    async def _watch_leader(self, node: Node) -> None:
-        """Has this member stand soon after its leader's process has ended, rather than after the silence."""
-        while node.failure is None:
-            leader = node.member.leader
-            if leader is not None and leader != self.name and self._peers.is_gone(leader):
-                await trio.sleep(
-                    _WATCH_S * current_entropy().random.random()
-                )  # so two members seldom stand at one moment
-                node.do(partial(Member.leader_is_gone, name=leader))
-            await trio.sleep(_WATCH_S)
-
-    async def _tell_changes(self, node: Node) -> None:
-        """Has observers hear of leaders and members."""
+    async def _watch(self, node: Node) -> None:
+        """Has observers hear of leaders and members; and this member stand soon after its leader's process has ended, rather
+        than after the silence."""
         told: dict[type, Event] = {}
         while node.failure is None:
-            member = node.member
-            leader = self._peers.address_of(member.leader or "") if member.leader != self.name else self._config.address
-            addresses = tuple(sorted(member.members.addresses.values()))
-            events: list[Event] = [MetastoreMembersChanged(addresses)] if addresses else []
-            for event in [*events, MetastoreLeaderChanged(leader, member.term)]:
+            for event in self._changes(node.member):
                 is_news = told.get(type(event)) != event
                 told[type(event)] = event
                 if is_news:
                     self._config.observe(event)
+            leader = node.member.leader
+            if leader is not None and leader != self.name and self._peers.is_gone(leader):
+                # Not at once: so two members seldom stand at one moment.
+                await trio.sleep(_WATCH_S * current_entropy().random.random())
+                node.do(partial(Member.leader_is_gone, name=leader))
             await trio.sleep(_WATCH_S)
+
+    def _changes(self, member: Member) -> list[Event]:
+        leader = self._peers.address_of(member.leader or "") if member.leader != self.name else self._config.address
+        addresses = tuple(sorted(member.members.addresses.values()))
+        members: list[Event] = [MetastoreMembersChanged(addresses)] if addresses else []
+        return [*members, MetastoreLeaderChanged(leader, member.term)]
 
     async def _look_after_disk(self, node: Node) -> None:
         """Says that the disk is full, and holds space back again once there is some (Q18)."""
