@@ -59,6 +59,14 @@ MUTANTS = (
         "the objects of an archiving under way are deleted",
     ),
     _mutant(
+        "collects-beside-late-requests",
+        "F6",
+        "repair/archive_objects.py",
+        "            await records.write(key, found.value, found.version)\n",
+        "",
+        "an archiver whose machine slept names objects that were deleted meanwhile, and bookies drop the entries",
+    ),
+    _mutant(
         "collects-on-any-word",
         "B6a",
         "repair/archive_objects.py",

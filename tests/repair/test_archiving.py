@@ -21,6 +21,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.messages import CopyRequest, Request
 from replog.protocol.quorum import Quorum
 from replog.records.paths import NEXT_LEDGER_ID_KEY, ledger_key_path
+from replog.repair.archiver import Archiver
 from replog.testing.faults import Fault
 from tests.archiving import URL, MemoryArchive, held, release, with_archive
 from tests.interleaving import Between, each_place
@@ -408,6 +409,31 @@ async def test_f6_copy_is_not_named_once_it_was_collected(
             monkeypatch.setattr(store, "read", read)
             with pytest.raises(ArchiveError, match="took longer than 12 hours: bookies keep its entries"):
                 await client.admin.archive_log("log")
+            await release(world)
+            assert await read_log(client) == data
+
+
+async def test_f6_copy_is_not_named_by_a_request_that_was_late(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule F6: the objects were all there when they were looked at last, and then the machine sleeps for two days."""
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client, world.client() as awake:
+            data = await write(client, segments=1)
+            await client.admin.add_archive(URL)
+            check, collected = Archiver._check_copy, []
+
+            async def check_then_sleep(self: Archiver, *what: Any) -> None:
+                await check(self, *what)
+                if not collected:
+                    store.clock_s += 48 * 3600
+                    collected.append(await awake.admin.collect_archives())
+
+            monkeypatch.setattr(Archiver, "_check_copy", check_then_sleep)
+            with pytest.raises(ArchiveError, match="bookies keep its entries"):
+                await client.admin.archive_log("log")
+            assert collected[0].objects > 0
             await release(world)
             assert await read_log(client) == data
 

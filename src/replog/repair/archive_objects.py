@@ -3,7 +3,7 @@
 Rules, as for bookies (B6, B6a): objects are listed first, then records are read. Only objects of copies that a record, read
 after the listing, does not name are deleted, or of ledgers that do not exist; never on an error, on the word of a metastore that
 went back, or in an archive whose cookie is not right. An object that is younger than a day, by the store's clock, may be of an
-archiving under way.
+archiving under way. Before older ones are deleted, the record is written as it is, so that no archiving under way names them.
 
 A collection that nobody asked for (`DailyCollection`) also leaves a copy that has all entries of a fragment, unless the record
 names another such copy, or the ledger does not exist: older metadata may have been put back, and then no bookie has them.
@@ -20,10 +20,11 @@ from replog.client.archive_reading import ArchivedObject
 from replog.client.archives import Archives, OpenedArchive
 from replog.client.ledgers import Ledgers
 from replog.client.metastore_trust import check_metastore
-from replog.errors import ArchiveError, LedgerNotFoundError
+from replog.errors import ArchiveError, KeyNotFoundError, LedgerNotFoundError, VersionConflictError
 from replog.protocol.archived import LEDGERS_PREFIX, ObjectName, covering
 from replog.protocol.copies import FixedFragment, all_fixed_fragments
 from replog.protocol.model import LedgerMetadata
+from replog.records.paths import ledger_key_path
 from replog.repair.archiver import NAMED_FOR_S, read_back
 
 GRACE_S = 2 * NAMED_FOR_S
@@ -207,11 +208,26 @@ class _Collection:
                 continue
             await check_metastore(ledgers.records, ledgers.context.membership)
             # Read once more: a metastore that was found right says it now.
-            if not await self._stays(ledger_id, copy):
+            if await self._is_let_go(ledger_id, copy):
                 await archive.call(archive.store.delete, [str(each) for each in found.names])
                 objects, size_bytes = collected.objects + len(found.names), collected.size_bytes + found.size_bytes
                 collected = attrs.evolve(collected, objects=objects, size_bytes=size_bytes)
         return collected
+
+    async def _is_let_go(self, ledger_id: int, copy: str) -> bool:
+        """Whether the record does not name this copy, and never will: it is written as it is. So an archiver that has read it
+        before finds another version when it names the copy, however long its machine slept meanwhile (M1)."""
+        records, key = self._ledgers.records, ledger_key_path(ledger_id)
+        try:
+            found = await records.read(f"reading ledger {ledger_id}", lambda: records.metastore.get(key))
+            if await self._stays(ledger_id, copy):
+                return False
+            await records.write(key, found.value, found.version)
+        except KeyNotFoundError:
+            return not await self._stays(ledger_id, copy)
+        except VersionConflictError:  # somebody changes it: at the next collection
+            return False
+        return True
 
     async def _stays(self, ledger_id: int, copy: str) -> bool:
         """Whether the record names this copy, or may have named it before it was put back."""
