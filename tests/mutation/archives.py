@@ -62,7 +62,7 @@ MUTANTS = (
         "collects-beside-late-requests",
         "F6",
         "repair/archive_objects.py",
-        "            await records.write(key, found.value, found.version)\n",
+        "            await records.put(metadata, version)\n",
         "",
         "an archiver whose machine slept names objects that were deleted meanwhile, and bookies drop the entries",
     ),

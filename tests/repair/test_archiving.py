@@ -422,7 +422,7 @@ async def test_f6_copy_is_not_named_by_a_request_that_was_late(
         async with world.client(QUICK) as client, world.client() as awake:
             data = await write(client, segments=1)
             await client.admin.add_archive(URL)
-            check, collected = Archiver._check_copy, []
+            check, collected = Archiver._check_copy, list[Any]()
 
             async def check_then_sleep(self: Archiver, *what: Any) -> None:
                 await check(self, *what)

@@ -24,7 +24,7 @@ import pytest
 import trio
 
 from replog.client.archives import OpenedArchive
-from replog.errors import EntryUnreadableError, LedgerNotFoundError, ReplogError
+from replog.errors import EntryUnreadableError, LedgerNotFoundError, ReplogError, VersionConflictError
 from replog.protocol import archiving
 from replog.protocol.archived import ObjectIndex, ObjectName, decode_index, index_bytes
 from replog.protocol.archiving import LedgerArchiving, archivable
@@ -45,7 +45,8 @@ STEPS = 900
 LAST = 29
 OBJECT_BYTES = 400  # so that a fragment has several
 _HOUR_S = 3600.0
-_LATE_MAX_S = 9 * _HOUR_S  # of a call whose caller was killed, or waits
+_LATE_MAX_S = 9 * _HOUR_S  # of a call whose caller waits
+_LATE_AT_ALL_S = 100 * _HOUR_S  # of one whose caller was killed
 _ARCHIVE = "archive"
 
 
@@ -156,7 +157,7 @@ class Archivings:
         self._recallers: list[_Recaller] = []
         self._releases: dict[str, Iterator[None]] = {}
         self._late: list[tuple[float, Callable[[], object]]] = []
-        records = SimpleNamespace(perform=self._perform, get=self._get)
+        records = SimpleNamespace(perform=self._perform, get=self._get, put=self._put)
         self._ledgers = cast(
             Any,
             SimpleNamespace(
@@ -221,6 +222,18 @@ class Archivings:
         found = self.world.metadata, self.world.version
         await _turn()
         return found
+
+    async def _put(self, metadata: Any, expected: int) -> int:
+        """Only a collection calls this: it changes nothing but the version."""
+        await _turn()
+        if self.is_deleted:
+            raise LedgerNotFoundError(LEDGER, "it was deleted")
+        if expected != self.world.version:
+            raise VersionConflictError(str(LEDGER), expected, self.world.version)
+        assert metadata == self.world.metadata, "what is written is what was read"
+        self.world.version += 1
+        await _turn()
+        return self.world.version
 
     async def _perform(self, effect: WriteMetadata | ReadMetadata, machine: LedgerArchiving) -> None:
         if isinstance(effect, ReadMetadata):
@@ -319,13 +332,13 @@ class Archivings:
         since_s = [each.writing_since_s for each in self._archivers if each.writing_since_s is not None]
         if any(now_s - each > _LATE_MAX_S for each in since_s):
             return  # the metastore answers sooner, or not at all
-        while any(now_s - each > _LATE_MAX_S for each, _ in self._late):
+        while any(now_s - each > _LATE_AT_ALL_S for each, _ in self._late):
             self._arrive()
         self.store.clock_s = now_s
 
     def _oversleep(self) -> None:
         """The machines of all archivers are suspended for two days, and one that is awake collects."""
-        if not any(each.writing_since_s is not None for each in self._archivers) and not self._late:
+        if not any(each.writing_since_s is not None for each in self._archivers):
             self.store.clock_s += 48 * _HOUR_S
             self.count("overslept")
             awake = _Task(self._collecting(leaves_last=False))

@@ -72,20 +72,13 @@ MUTANTS = (
         100,
     ),
     Mutant(
-        "no-grace",
-        "F6",
-        "a collection deletes the objects of an archiving under way",
-        (Patch(_Collection, "collect", "if found.youngest_s > before_s:", "if False:"),),
-        100,
-    ),
-    Mutant(
         "collects-what-is-named",
         "B6",
         "a collection does not look whether the record names a copy",
         (
             Patch(
                 _Collection,
-                "_stays",
+                "_stays_in",
                 "if any(each.archive == self._name(copy) for each in metadata.fragments):",
                 "if False:",
             ),

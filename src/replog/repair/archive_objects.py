@@ -20,11 +20,10 @@ from replog.client.archive_reading import ArchivedObject
 from replog.client.archives import Archives, OpenedArchive
 from replog.client.ledgers import Ledgers
 from replog.client.metastore_trust import check_metastore
-from replog.errors import ArchiveError, KeyNotFoundError, LedgerNotFoundError, VersionConflictError
+from replog.errors import ArchiveError, LedgerNotFoundError, VersionConflictError
 from replog.protocol.archived import LEDGERS_PREFIX, ObjectName, covering
 from replog.protocol.copies import FixedFragment, all_fixed_fragments
 from replog.protocol.model import LedgerMetadata
-from replog.records.paths import ledger_key_path
 from replog.repair.archiver import NAMED_FOR_S, read_back
 
 GRACE_S = 2 * NAMED_FOR_S
@@ -217,14 +216,14 @@ class _Collection:
     async def _is_let_go(self, ledger_id: int, copy: str) -> bool:
         """Whether the record does not name this copy, and never will: it is written as it is. So an archiver that has read it
         before finds another version when it names the copy, however long its machine slept meanwhile (M1)."""
-        records, key = self._ledgers.records, ledger_key_path(ledger_id)
+        records = self._ledgers.records
         try:
-            found = await records.read(f"reading ledger {ledger_id}", lambda: records.metastore.get(key))
-            if await self._stays(ledger_id, copy):
+            metadata, version = await records.get(ledger_id)
+            if self._stays_in(metadata, copy):
                 return False
-            await records.write(key, found.value, found.version)
-        except KeyNotFoundError:
-            return not await self._stays(ledger_id, copy)
+            await records.put(metadata, version)
+        except LedgerNotFoundError:
+            return True
         except VersionConflictError:  # somebody changes it: at the next collection
             return False
         return True
@@ -235,6 +234,9 @@ class _Collection:
             metadata, _ = await self._ledgers.records.get(ledger_id)
         except LedgerNotFoundError:
             return False
+        return self._stays_in(metadata, copy)
+
+    def _stays_in(self, metadata: LedgerMetadata, copy: str) -> bool:
         if any(each.archive == self._name(copy) for each in metadata.fragments):
             return True
         return self._leaves_last and self._is_last(metadata, copy)
