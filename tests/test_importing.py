@@ -113,9 +113,9 @@ FACES = {"aio", "blocking"}
             BESIDE | PLUGINS | BOOKIES | {"client", "log"},
         ),
         ("from replog import ReplogError, FencedError", 20, BESIDE | PLUGINS | BOOKIES | FACES | {"client", "log"}),
-        ("from replog import connect", 175, BESIDE | PLUGINS | BOOKIES | FACES),
-        ("from replog.aio import connect", 185, BESIDE | PLUGINS | BOOKIES | {"blocking"}),
-        ("from replog.blocking import connect", 185, BESIDE | PLUGINS | BOOKIES | {"aio"}),
+        ("from replog import connect", 180, BESIDE | PLUGINS | BOOKIES | FACES),
+        ("from replog.aio import connect", 190, BESIDE | PLUGINS | BOOKIES | {"blocking"}),
+        ("from replog.blocking import connect", 190, BESIDE | PLUGINS | BOOKIES | {"aio"}),
         ("from replog import embed", 220, BESIDE | PLUGINS | FACES),
     ],
 )

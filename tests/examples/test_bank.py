@@ -30,7 +30,7 @@ SEEDS = 3
 
 # Bugs, each put into a copy of the bank, and a seed that finds it.
 BUGS = {
-    "an order that is sent again is another one": ("command_id = command_id or await", "command_id = await", 2),
+    "an order that is sent again is another one": ("command_id = command_id or await", "command_id = await", 6),
     "a balance may be an old one": (
         "await bank.read(lambda state: state.balance(account))",
         "bank.local.balance(account)",

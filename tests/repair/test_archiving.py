@@ -413,7 +413,7 @@ async def test_f6_copy_is_not_named_once_it_was_collected(
             assert await read_log(client) == data
 
 
-async def test_f6_copy_is_not_named_by_a_request_that_was_late(
+async def test_f6_late_request_names_no_collected_copy(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule F6: the objects were all there when they were looked at last, and then the machine sleeps for two days."""

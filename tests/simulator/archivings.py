@@ -291,7 +291,7 @@ class Archivings:
 
     async def _archiving(self, machine: LedgerArchiving, copy: str) -> None:
         archiver = Archiver(self._ledgers, cast(Any, None), cast(Any, None))
-        scan = cast(Any, _Scan(self, machine._fragment.first_entry_id))
+        scan = cast(Any, _Scan(self, machine.fragment.first_entry_id))
         machine.start()
         waiting: list[Effect] = machine.take_effects()
         while waiting and not machine.is_done:

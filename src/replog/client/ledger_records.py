@@ -43,6 +43,9 @@ _READ_AT_ONCE = 32  # records, where all are read
 
 TAKEN_MAX = 64  # ledger ids, at once
 _BLOCK_S = 1.0  # a block of ids that lasts shorter is too small
+_BLOCK_MAX_S = (
+    10.0  # the rest of an older one is lost: bookies that start in doubt take nothing of ids given out before (B8)
+)
 _FIRST_ID = 1
 
 Result = TypeVar("Result")
@@ -316,6 +319,8 @@ class LedgerIds:
                 f"taking a ledger id: others of this client waited {self._records.timeout_s} s for theirs"
             )
         try:
+            if trio.current_time() - self._taken_at_s > _BLOCK_MAX_S:
+                self._taken.clear()
             while not self._taken:
                 self._taken.extend(await self._take_some())
             return self._taken.popleft()

@@ -71,7 +71,7 @@ class LedgerArchiving(LedgerMachine):
         self.archived_bytes = 0  # of batches
         self.is_overtaken = False  # another client changed the fragment: look again
         self._stage = _Stage.NEW
-        self._fragment = fragment
+        self.fragment = fragment
         self._archive = f"{archive_id}/{copy}"
         self._batches: dict[int, Batch] = {}  # of the next object, by their first entries
         self._gathered_bytes = 0
@@ -94,7 +94,7 @@ class LedgerArchiving(LedgerMachine):
         if self._stage is not _Stage.COPYING:
             return
         assert first_entry_id == self._next, "entries are read in order (D3)"
-        assert last_entry_id <= self._fragment.last_entry_id, "nothing behind the fragment is read"
+        assert last_entry_id <= self.fragment.last_entry_id, "nothing behind the fragment is read"
         self._is_reading = False
         self._next = last_entry_id + 1
         for batch in batches:
@@ -111,7 +111,7 @@ class LedgerArchiving(LedgerMachine):
             self._go_on()
 
     def _go_on(self) -> None:
-        is_all = self._next > self._fragment.last_entry_id
+        is_all = self._next > self.fragment.last_entry_id
         # A gathering of several batches, where entries stripe: they come together.
         is_full = self._gathered_bytes >= OBJECT_BYTES_MAX or len(self._batches) > BATCHES_MAX // 2
         if (is_full or is_all) and self._batches and not self._storing:
@@ -122,7 +122,7 @@ class LedgerArchiving(LedgerMachine):
             self._propose(self._changed(self.metadata))
         elif not (is_all or is_full or self._is_reading):
             self._is_reading = True
-            self.effects.append(ReadEntries(self._next, self._fragment.last_entry_id))
+            self.effects.append(ReadEntries(self._next, self.fragment.last_entry_id))
 
     def _store(self) -> None:
         last = self._next - 1
@@ -133,14 +133,14 @@ class LedgerArchiving(LedgerMachine):
         self.effects.append(PutObject(self._object_first, last, batches))
         self._object_first = self._next
         # A batch that has more is in the next object, too: whoever wants an entry reads one object.
-        is_all = self._next > self._fragment.last_entry_id
+        is_all = self._next > self.fragment.last_entry_id
         self._batches = {} if is_all else {each.first_entry_id: each for each in batches if each.last_entry_id > last}
         self._gathered_bytes = sum(len(each.data) for each in self._batches.values())
 
     # -- the record -------------------------------------------------------------------------------------------------
 
     def _changed(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        first = self._fragment.first_entry_id
+        first = self.fragment.first_entry_id
         fragments = tuple(
             attrs.evolve(each, archive=self._archive) if each.first_entry_id == first else each
             for each in metadata.fragments
@@ -148,7 +148,7 @@ class LedgerArchiving(LedgerMachine):
         return attrs.evolve(metadata, fragments=fragments)
 
     def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:
-        ours = self._fragment
+        ours = self.fragment
         now = [each for each in all_fixed_fragments(metadata) if each.first_entry_id == ours.first_entry_id]
         if any(each.archive == self._archive for each in now):
             # It was written, and then another client changed something else.

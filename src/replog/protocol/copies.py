@@ -44,6 +44,7 @@ def all_fixed_fragments(metadata: LedgerMetadata) -> list[FixedFragment]:
     if metadata.state is LedgerState.CLOSED:
         assert metadata.last_entry_id is not None, "a closed ledger has an end"
         ends.append(metadata.last_entry_id)
+    assert len(ends) >= len(metadata.fragments) - 1, "each fragment but the last ends before the next (F2)"
     for place, (fragment, end) in enumerate(zip(metadata.fragments, ends, strict=False)):
         if fragment.first_entry_id <= end:
             where = fragment.ensemble, fragment.term, fragment.archive

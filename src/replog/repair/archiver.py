@@ -21,7 +21,6 @@ from replog.protocol.archiving import LedgerArchiving, archivable
 from replog.protocol.copies import all_fixed_fragments
 from replog.protocol.effects import Effect, Failed, PutObject, ReadEntries, ReadMetadata, WriteMetadata
 from replog.protocol.filling import Filled, LedgerFilling
-from replog.protocol.model import LedgerMetadata
 from replog.repair.repairer import Repairer
 
 _READ_BACK_BYTES = 32 << 20
@@ -131,21 +130,20 @@ class Archiver:
             machine.object_stored()
         elif isinstance(effect, WriteMetadata | ReadMetadata):
             if isinstance(effect, WriteMetadata):
-                await self._check_copy(archive, effect.metadata, copy)
+                await self._check_copy(archive, machine, copy)
             await self._ledgers.records.perform(effect, machine)
 
-    async def _check_copy(self, archive: OpenedArchive, proposed: LedgerMetadata, copy: str) -> None:
-        """Raises `ArchiveError` if an object of the copy that this record names may be collected before it does, or was (F6)."""
-        name = f"{archive.record.archive_id}/{copy}"
-        (fragment,) = (each for each in all_fixed_fragments(proposed) if each.archive == name)
+    async def _check_copy(self, archive: OpenedArchive, machine: LedgerArchiving, copy: str) -> None:
+        """Raises `ArchiveError` if an object of the copy that is to be named may be collected before, or was (F6)."""
         now_s = await archive.store_time_s(self._ledgers.entropy.token())
-        objects = await archive.copy(proposed.ledger_id, copy)
+        ledger_id, fragment = machine.metadata.ledger_id, machine.fragment
+        objects = await archive.copy(ledger_id, copy)
         first, last = fragment.first_entry_id, fragment.last_entry_id
         # This machine may have slept for days: others collect what is a day old.
         is_gone = covering([name for name, _ in objects], first, last) <= last
         if is_gone or now_s - min(each.modified_at_s for _, each in objects) > NAMED_FOR_S:
             took = f"took longer than {NAMED_FOR_S / 3600:g} hours"
-            problem = f"archiving a fragment of ledger {proposed.ledger_id} {took}: bookies keep its entries"
+            problem = f"archiving a fragment of ledger {ledger_id} {took}: bookies keep its entries"
             raise archive.problem(f"{problem}. Archive it again, with a faster way to the store")
 
     # -- back to bookies ----------------------------------------------------------------------------------------------
