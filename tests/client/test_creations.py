@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
+import trio
 import trio.testing
 
 from replog.errors import EntryUnreadableError, LedgerNotFoundError, RecoveryUndecidedError, ReplogError
@@ -90,9 +91,10 @@ async def test_writer_never_confirms_into_another_creation(autojump_clock: trio.
         old_id = await vanished(world, 10)
         async with world.client(QUICK) as client:
             await client._opened.ledgers.records.delete(old_id)
-            taken = client._opened.ledgers.records._ids._taken
-            taken.clear()
-            taken.append(old_id)
+            ids = client._opened.ledgers.records._ids
+            ids._taken.clear()
+            ids._taken.append(old_id)
+            ids._taken_at_s = trio.current_time()
             with pytest.raises(ReplogError, match="of another creation of this id") as failed:
                 async with client.create_ledger() as writer:
                     await writer.append(b"new")
