@@ -133,7 +133,9 @@ public abstract class BookKeeperClusterTestCase {
         metadataServiceUri = getMetadataServiceUri(ledgersRootPath);
         baseConf.setMetadataServiceUri(metadataServiceUri);
         baseClientConf.setMetadataServiceUri(metadataServiceUri);
-        baseClientConf.setUseV2WireProtocol(Boolean.getBoolean("replog.v2"));
+        if (Boolean.getBoolean("replog.v2")) {
+            baseClientConf.setUseV2WireProtocol(true);
+        }
         org.apache.bookkeeper.client.BookKeeperAdmin.format(baseConf, false, true);
         startBKCluster(metadataServiceUri);
     }
