@@ -43,9 +43,8 @@ _READ_AT_ONCE = 32  # records, where all are read
 
 TAKEN_MAX = 64  # ledger ids, at once
 _BLOCK_S = 1.0  # a block of ids that lasts shorter is too small
-_BLOCK_MAX_S = (
-    10.0  # the rest of an older one is lost: bookies that start in doubt take nothing of ids given out before (B8)
-)
+# The rest of an older block is lost: a bookie that starts in doubt takes nothing under ids that were given out before (B8).
+_BLOCK_MAX_S = 10.0
 _FIRST_ID = 1
 
 Result = TypeVar("Result")
@@ -300,7 +299,8 @@ class LedgerIds:
 
     Each block costs a change of the metastore, and clients that take ids at the same moment make each other try again. So a
     client takes twice as many the next time, up to `TAKEN_MAX`, while it meets others or uses a block up within a second, and
-    half as many otherwise; and as many as wait. Within a client one task takes them for all."""
+    half as many otherwise; and as many as wait. What is left of a block after ten seconds is lost. Within a client one task takes
+    them for all."""
 
     def __init__(self, records: LedgerRecords) -> None:
         self._records = records

@@ -64,7 +64,7 @@ class Asking:
         self._learned_at_s = -math.inf
         self._problems: dict[str, str] = {}  # by address, of the last try
         self._failed_at_s: dict[str, float] = {}
-        self._asked: dict[str, int] = {}  # when each was asked last, while nobody was known to lead
+        self._asked: dict[str, int] = {}  # by address, in which turn: while nobody is known to lead
 
     @property
     def addresses(self) -> tuple[str, ...]:
