@@ -13,12 +13,14 @@ import trio.testing
 import replog
 from replog import LogOptions
 from replog.abc import Metastore
+from replog.client.ledger_records import LedgerRecords
 from replog.config.client import ClientTuning
 from replog.errors import ArchiveError, ArchiveUnreadableError, ConfigError, MetastoreDoubtedError, UnauthorizedError
 from replog.protocol import archiving
 from replog.protocol.archived import ObjectName
 from replog.protocol.digest import DigestType
 from replog.protocol.messages import CopyRequest, Request
+from replog.protocol.model import LedgerMetadata
 from replog.protocol.quorum import Quorum
 from replog.records.paths import NEXT_LEDGER_ID_KEY, ledger_key_path
 from replog.repair.archiver import Archiver
@@ -436,6 +438,29 @@ async def test_f6_late_request_names_no_collected_copy(
             assert collected[0].objects > 0
             await release(world)
             assert await read_log(client) == data
+
+
+async def test_f6_collection_goes_on_beside_changes_of_a_record(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule F6: a repair changes the record between the reading and the writing of a collection."""
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            await write(client, segments=1)
+            await client.admin.add_archive(URL)
+            left = ObjectName((await ledger_ids(client))[0], "ab" * 16, 0, 4, "cd" * 32)
+            store.put(str(left), b"of an archiving that was killed")
+            put, changes = LedgerRecords.put, list[int]()
+
+            async def put_second(self: LedgerRecords, metadata: LedgerMetadata, expected: int) -> int:
+                if not changes:
+                    changes.append(await put(self, metadata, expected))
+                return await put(self, metadata, expected)
+
+            monkeypatch.setattr(LedgerRecords, "put", put_second)
+            collected = await client.admin.collect_archives(grace_s=-86400.0)
+            assert (collected.objects, len(changes)) == (1, 1)
 
 
 async def test_garbling_store_is_noticed_before_the_record_changes(autojump_clock: trio.testing.MockClock) -> None:

@@ -29,6 +29,7 @@ from replog.repair.archiver import NAMED_FOR_S, read_back
 GRACE_S = 2 * NAMED_FOR_S
 _COLLECTIONS_PREFIX = "collections/"  # of objects that say on which day somebody collected
 _DAY_MS = 86_400_000
+_TRIES_MAX = 4  # of a record that others change
 
 
 @attrs.frozen
@@ -217,16 +218,18 @@ class _Collection:
         """Whether the record does not name this copy, and never will: it is written as it is. So an archiver that has read it
         before finds another version when it names the copy, however long its machine slept meanwhile (M1)."""
         records = self._ledgers.records
-        try:
-            metadata, version = await records.get(ledger_id)
-            if self._stays_in(metadata, copy):
-                return False
-            await records.put(metadata, version)
-        except LedgerNotFoundError:
-            return True
-        except VersionConflictError:  # somebody changes it: at the next collection
-            return False
-        return True
+        for _ in range(_TRIES_MAX):
+            try:
+                metadata, version = await records.get(ledger_id)
+                if self._stays_in(metadata, copy):
+                    return False
+                await records.put(metadata, version)
+                return True
+            except LedgerNotFoundError:
+                return True
+            except VersionConflictError:  # another client, or a repair, has changed it
+                continue
+        return False  # at the next collection
 
     async def _stays(self, ledger_id: int, copy: str) -> bool:
         """Whether the record names this copy, or may have named it before it was put back."""
