@@ -1,5 +1,6 @@
-"""Where the peers' programs come from: this system if it has them, else Debian's packages, unpacked below .venv, so that no
-service is left which takes its ports. What is written in Java comes from Maven (`pom.xml` in a directory of its name).
+"""Where the peers' programs come from: those that Go can build are built, in the version named here; others are this system's if
+it has them, else Debian's packages. All are put below .venv, so that no service is left which takes its ports. What is written in
+Java comes from Maven (`pom.xml` in a directory of its name).
 
     python -m benchmarks.peers.programs                 # fetches what is missing, and says what could not be had
     python -m benchmarks.peers.programs bookkeeper      # only that
@@ -25,13 +26,19 @@ PACKAGES: Mapping[str, str] = {
     "rabbitmq-server": "rabbitmq-server",
     "redis-server": "redis-server",
 }
+MODULES: Mapping[str, tuple[str, str]] = {  # of Go, newer than Debian's packages
+    "etcd": ("go.etcd.io/etcd/server/v3", "v3.7.3"),
+    "nats-server": ("github.com/nats-io/nats-server/v2", "v2.15.2"),
+}
 JARS = ("bookkeeper", "kafka")
 OF_TESTS = ("pulsar", "pulsar-broker", "bookkeeper-tests")  # fetched only by name
 _PLACES = ("usr/bin", "usr/sbin", "usr/lib/rabbitmq/bin", "bin", "sbin")
 
 
 def find(program: str) -> Path | None:
-    """Where it is: on the path, beside this Python, or among what was unpacked."""
+    """Where it is: built by Go, beside this Python, on the path, or among what was unpacked."""
+    if program in MODULES and _built(program).is_file():
+        return _built(program)
     places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     found = shutil.which(program, path=os.pathsep.join(places))
     found = found or shutil.which(program, path=os.pathsep.join(str(ROOT / each) for each in _PLACES))
@@ -43,6 +50,24 @@ def missing(program: str) -> str | None:
     if find(program):
         return None
     return f"no {program}: install Debian's {PACKAGES[program]}, or type: python -m benchmarks.peers.programs"
+
+
+def _built(program: str) -> Path:
+    return ROOT / "go" / program
+
+
+def build(program: str) -> str | None:
+    """Has Go build it, in a module of its own: some refuse to be installed by name. Returns what went wrong."""
+    package, version = MODULES[program]
+    _built(program).parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="go-") as module:
+        commands = (["mod", "init", "peer"], ["get", f"{package}@{version}"], ["build", "-o", str(_built(program)), package])
+        try:
+            for command in commands:
+                _run(["go", *command], Path(module))
+        except (subprocess.SubprocessError, OSError) as error:
+            return f"{program} {version}: {(getattr(error, 'stderr', None) or str(error)).strip().splitlines()[-1]}"
+    return None
 
 
 def environment() -> dict[str, str]:
@@ -94,14 +119,19 @@ def fetch_jars(name: str) -> str | None:
     return None
 
 
-def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_FETCH_S)
+def _run(command: list[str], directory: Path | None = None) -> None:
+    subprocess.run(
+        command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_FETCH_S, cwd=directory
+    )
 
 
 def main() -> None:
     """Fetches what is missing, of all or of those that are named; what can't be had is said, and is no error: its system is
     skipped."""
     wanted = sys.argv[1:] or (*PACKAGES, *JARS)
+    for program in MODULES:
+        if program in wanted and shutil.which("go") and not _built(program).is_file():
+            print(build(program) or f"{program}: {find(program)}", flush=True)
     for program in PACKAGES:
         if program in wanted and not find(program):
             print(fetch(program) or f"{program}: {find(program)}", flush=True)
