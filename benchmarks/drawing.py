@@ -16,6 +16,8 @@ OURS, THEIRS, DARK, RAW = "#0072B2", "#B8B8B8", "#707070", "#D55E00"  # of Okabe
 WIDTH = 9.0  # inches
 TITLE: Mapping[str, object] = {"x": 0.01, "ha": "left", "fontsize": 12, "fontweight": "bold"}
 _DOTS_PER_INCH = 130
+# White becomes nearly black, and colours keep their hue, where the reader's pages are dark.
+DARK_PAGES = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.9) hue-rotate(180deg)}}"
 _INK, _PALE = "#222222", "#E4E4E4"
 _STYLE: Mapping[str, object] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
@@ -47,7 +49,9 @@ def in_our_style() -> Iterator[None]:
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure beside this path, as .svg and .png; without a date, so that it changes only with what it shows."""
-    FigureCanvasSVG(figure).print_svg(path.with_suffix(".svg"), metadata={"Date": None})
+    svg = path.with_suffix(".svg")
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
+    svg.write_text(svg.read_text("utf-8").replace("</style>", f" {DARK_PAGES}</style>", 1), "utf-8")
     figure.set_dpi(_DOTS_PER_INCH)
     FigureCanvasAgg(figure).print_png(path.with_suffix(".png"), metadata={"Software": None})
 

@@ -70,6 +70,7 @@ def picture() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img" '
         'font-family="system-ui, DejaVu Sans, sans-serif" font-size="14">',
         "<title>The layers of replog: each imports only layers below it</title>",
+        "<style>@media (prefers-color-scheme: dark) {svg {filter: invert(0.9) hue-rotate(180deg)}}</style>",
         '<rect width="100%" height="100%" fill="#ffffff"/>',
         f'<line x1="60" y1="24" x2="60" y2="{height - 20}" stroke="#52606d" stroke-width="2"/>',
         f'<polyline points="54,{height - 32} 60,{height - 20} 66,{height - 32}" fill="none" stroke="#52606d" stroke-width="2"/>',

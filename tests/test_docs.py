@@ -287,3 +287,9 @@ def test_blocking_methods_have_the_arguments_of_the_async_ones(name: str) -> Non
         if here != real_parameters(getattr(asynchronous, method)):
             wrong.append(f"{name}.{method}{inspect.signature(function)}")
     assert wrong == []
+
+
+def test_figures_are_dark_on_dark_pages() -> None:
+    figures = sorted((ROOT / "docs" / "figures").rglob("*.svg"))
+    bright = [each.name for each in figures if "prefers-color-scheme: dark" not in each.read_text(encoding="utf-8")]
+    assert (bool(figures), bright) == (True, [])
