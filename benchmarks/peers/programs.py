@@ -61,7 +61,11 @@ def build(program: str) -> str | None:
     package, version = MODULES[program]
     _built(program).parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="go-") as module:
-        commands = (["mod", "init", "peer"], ["get", f"{package}@{version}"], ["build", "-o", str(_built(program)), package])
+        commands = (
+            ["mod", "init", "peer"],
+            ["get", f"{package}@{version}"],
+            ["build", "-o", str(_built(program)), package],
+        )
         try:
             for command in commands:
                 _run(["go", *command], Path(module))
