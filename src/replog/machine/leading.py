@@ -36,6 +36,7 @@ from replog.machine.visits import Visit
 from replog.protocol.messages import Response
 from replog.protocol.model import Position
 from replog.runtime.entropy import Entropy
+from replog.runtime.lent_thread import lent_thread
 
 _OF_CALLERS = frozenset(map(int, (Kind.OPEN, Kind.COMMAND, Kind.TOUCH, Kind.EXPIRE, Kind.READ)))
 # Members of enums are looked up slowly, and a leader does so for each command.
@@ -101,6 +102,7 @@ class Leader:
         self._pending: deque[_Pending] = deque()  # pushed
         self._is_gathering = False  # a task will push what has gathered
         self._ready: dict[Reply, list[Response]] = {}
+        self._lent_thread = lent_thread()
         self._heard: dict[int, float] = {}  # by session: when its caller was last heard of
         self._next_check = core.commands + (options.check_every or 0)
         self._no_check_before_s = 0.0
@@ -188,7 +190,10 @@ class Leader:
         if self.error is not None:
             return
         try:
-            self._push_gathered()
+            if len(self._gathered) == 1 and not self._pending:
+                self._lent_thread.lend(self._push_gathered)  # the only caller waits for nothing else
+            else:
+                self._push_gathered()
             await self._log.flush()
         except (ReplogError, trio.ClosedResourceError) as error:
             # First: callers would repeat commands that were confirmed before the writer failed.
