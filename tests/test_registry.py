@@ -84,7 +84,7 @@ def test_importing_the_registry_loads_no_plugin() -> None:
 
 def test_an_unknown_scheme_lists_the_known_ones() -> None:
     with pytest.raises(
-        PluginNotFoundError, match=r"no plugin offers a metastore with the scheme 'lmbd'; known: .*lmdb"
+        PluginNotFoundError, match=r"no plugin offers the metastore scheme 'lmbd'; known: .*lmdb"
     ):
         registry().open_metastore("lmbd:./wal")
     with pytest.raises(PluginNotFoundError, match="a placement with the scheme 'memory'; known: random"):

@@ -314,7 +314,7 @@ async def test_client_without_the_plugin_names_its_package(autojump_clock: trio.
             await client.admin.archive_log("log")
         world.registry = plain
         async with world.client(QUICK) as client:
-            with pytest.raises(ArchiveUnreadableError, match="no plugin offers a archive with the scheme 'test'"):
+            with pytest.raises(ArchiveUnreadableError, match="no plugin offers the archive scheme 'test'"):
                 await read_log(client)
             with pytest.raises(ConfigError, match="pip install 'replog-objects'"):
                 await client.admin.add_archive("s3://bucket/prefix")

@@ -79,7 +79,7 @@ class Offers:
         if offer is not None:
             return offer
         known = sorted(name for of_kind, name in self._offers if of_kind == kind)
-        problem = f"no plugin offers a {kind} with the scheme {scheme!r}; known: {', '.join(known) or 'none'}"
+        problem = f"no plugin offers the {kind} scheme {scheme!r}; known: {', '.join(known) or 'none'}"
         raise PluginNotFoundError("; ".join([problem, *self._hints(kind, scheme, known)]))
 
     def _hints(self, kind: str, scheme: str, known: list[str]) -> list[str]:

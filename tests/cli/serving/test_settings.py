@@ -104,7 +104,7 @@ def test_all_faults_are_reported_together(
         "logging.level (from --log-level): 'loud' must be one of debug, info, warning, error",
         "bookie.storage: files:/elsewhere names a place: ",
         "bookie.listen: address 'a:b:c': ",
-        "bookie.metastore: no plugin offers a metastore with the scheme 'nowhere'",
+        "bookie.metastore: no plugin offers the metastore scheme 'nowhere'",
     ):
         assert [each for each in found if each.startswith(fault)], (fault, found)
     assert len(found) == 11
