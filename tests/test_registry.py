@@ -87,7 +87,7 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
         PluginNotFoundError, match=r"no plugin offers the metastore scheme 'lmbd'; known: .*lmdb"
     ):
         registry().open_metastore("lmbd:./wal")
-    with pytest.raises(PluginNotFoundError, match="a placement with the scheme 'memory'; known: random"):
+    with pytest.raises(PluginNotFoundError, match="the placement scheme 'memory'; known: random"):
         registry().open_placement("memory:")
 
 
