@@ -1,5 +1,7 @@
 """Many small ledgers, and many small logs, in an embedded process: how fast they are made, and what each of them takes.
 
+    python -m benchmarks --case many-logs --json     # has also what each takes in memory, on disk, in an audit and a collection
+
 A log of a few entries is a record of its own and a ledger: five changes of the metastore, two announcements, and a commit or two
 of its bookie. Logs stay in place after they were made, so that opening one of them again is measured among all.
 """
@@ -92,10 +94,20 @@ async def _logs(directory: Path, count: int) -> tuple[Figures, float]:
             began_s = clock()
             async with client.write_log(names[number]):
                 opened_s.append(clock() - began_s)
+        found["audited_per_s"] = await _looked_at(client.admin.audit, count)
+        for bookie in await client.admin.bookies():
+            found["collected_per_s"] = await _looked_at(bookie.collect_garbage, count)
     found["p50_us"] = percentiles(opened_s)["p50_us"]
     found["metastore_bytes"] = _bytes_below(directory / "metadata") / count
     found["bookie_bytes"] = _bytes_below(directory / "bookie-0") / count
     return found, await _change_us(directory / "metadata")
+
+
+async def _looked_at(look: Callable[[], Awaitable[object]], count: int) -> float:
+    """Ledgers a second of what looks at all of them."""
+    began_s = clock()
+    await look()
+    return count / (clock() - began_s)
 
 
 async def _change_us(directory: Path) -> float:
