@@ -88,7 +88,7 @@ def test_damage_is_named(wal: Path, tmp_path: Path, typed: Replog) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("verify", "nowhere"), "no such directory"),
+        (("verify", "nowhere"), "nothing is there"),
         (("restore", ".", "--quorum", "3,2", "--dir", "."), "ENSEMBLE,WRITE,ACK"),
     ],
 )

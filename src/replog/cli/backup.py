@@ -79,7 +79,7 @@ def verify(directory: Directory, for_programs: AsJSON = False) -> None:
     except BackupError as error:
         raise ConfigError(f"{directory}: cannot be looked into: {error}") from error
     if not is_there:
-        raise ConfigError(f"{directory}: there is no such directory")
+        raise ConfigError(f"{directory}: nothing is there, and so no back-up")
     sizes = [each.size_bytes for log in found.existing_manifest().logs.values() for each in log.segments]
     with watched("checked", sum(sizes), is_quiet=for_programs) as tell:
         report = check(found, tell)
