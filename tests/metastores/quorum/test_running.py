@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from replog.errors import ConfigError, KeyExistsError, MetastoreError, MetastoreUnavailableError
-from replog.metastores.quorum import asking
+from replog.metastores.quorum import asking, running
 from replog.metastores.quorum.directory import MemberDirectory
 from replog.metastores.quorum.node import Timing
 from replog.metastores.quorum.questions import QuestionKind
@@ -257,3 +257,21 @@ async def test_leader_stays_while_only_one_member_cannot_reach_it(
             patched.setattr(other._peers, "is_gone", lambda name: name == leader)
             await trio.sleep(1.0)
         assert (node.member.term, node.member.is_ready) == (term, True)
+
+
+async def test_member_says_who_is_missing_without_a_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once soon, then more and more seldom; and once when there is a leader again."""
+    monkeypatch.setattr(running, "_SAY_S", 0.5)
+    async with members_of(tmp_path) as members:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        caplog.clear()
+        for number in (0, 1):
+            await members.stop(number)
+        await until(lambda: any("no leader" in each for each in caplog.messages), SOON_S)
+        said = next(each for each in caplog.messages if "no leader" in each)
+        assert all(f"{members.addresses[number]}: " in said for number in (0, 1))
+        members.start(0)
+        await until(lambda: "has a leader again" in caplog.messages[-1], SOON_S)

@@ -39,7 +39,7 @@ from replog.runtime.threads import run_in_thread
 _log = logger("replog.metastores.quorum")
 
 _ASK_AGAIN_S = 0.5  # to be let in
-_SAY_S = 10.0  # how often it says why it waits
+_SAY_S = 10.0  # after which it says why it waits
 _LOOK_S = 0.1
 _WATCH_S = 0.2  # how often it is looked whether the leader has gone, or another one leads
 _ROOM_S = 5.0  # how often a full disk is looked at
@@ -126,16 +126,11 @@ class RunningMember:
         self._nursery.start_soon(self._ask_in, node)
         self._nursery.start_soon(self._look_after_disk, node)
         self._nursery.start_soon(self._watch, node)
+        self._nursery.start_soon(self._say_who_is_missing, node)
 
     async def led(self) -> None:
-        """Waits until a member leads, and says every few seconds who has not come."""
-        said_at_s = trio.current_time()
-        while True:
-            if self.failure or self.node is None or self.node.member.leader is not None:
-                return
-            if trio.current_time() - said_at_s > _SAY_S:
-                said_at_s = trio.current_time()
-                _log.warning("the metastore has no leader: %s", self._who_is_missing())
+        """Waits until a member leads."""
+        while not (self.failure or self.node is None or self.node.member.leader is not None):
             await trio.sleep(_LOOK_S)
 
     def _who_is_missing(self) -> str:
@@ -198,6 +193,20 @@ class RunningMember:
                 await trio.sleep(_WATCH_S * current_entropy().random.random())
                 node.do(partial(Member.leader_is_gone, name=leader))
             await trio.sleep(_WATCH_S)
+
+    async def _say_who_is_missing(self, node: Node) -> None:
+        """Says that no member leads, and who does not answer, less and less often; and that one leads again."""
+        led_at_s, pause_s = trio.current_time(), _SAY_S
+        while node.failure is None:
+            await trio.sleep(_WATCH_S)
+            now_s = trio.current_time()
+            if node.member.leader is not None or self.name not in node.member.members.names:
+                if pause_s > _SAY_S:
+                    _log.warning("the metastore has a leader again")
+                led_at_s, pause_s = now_s, _SAY_S
+            elif now_s - led_at_s > pause_s:
+                _log.warning("the metastore has no leader for %.0f s: %s", now_s - led_at_s, self._who_is_missing())
+                pause_s *= 2
 
     def _changes(self, member: Member) -> list[Event]:
         leader = self._peers.address_of(member.leader or "") if member.leader != self.name else self._config.address
