@@ -198,7 +198,7 @@ class RunningMember:
         """Says that no member leads, and who does not answer, less and less often; and that one leads again."""
         led_at_s, pause_s = trio.current_time(), _SAY_S
         while node.failure is None:
-            await trio.sleep(_WATCH_S)
+            await trio.sleep(_SAY_S / 10)
             now_s = trio.current_time()
             if node.member.leader is not None or self.name not in node.member.members.names:
                 if pause_s > _SAY_S:
