@@ -83,9 +83,7 @@ def test_importing_the_registry_loads_no_plugin() -> None:
 
 
 def test_an_unknown_scheme_lists_the_known_ones() -> None:
-    with pytest.raises(
-        PluginNotFoundError, match=r"no plugin offers the metastore scheme 'lmbd'; known: .*lmdb"
-    ):
+    with pytest.raises(PluginNotFoundError, match=r"no plugin offers the metastore scheme 'lmbd'; known: .*lmdb"):
         registry().open_metastore("lmbd:./wal")
     with pytest.raises(PluginNotFoundError, match="the placement scheme 'memory'; known: random"):
         registry().open_placement("memory:")
