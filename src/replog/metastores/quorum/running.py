@@ -130,7 +130,9 @@ class RunningMember:
 
     async def led(self) -> None:
         """Waits until a member leads."""
-        while not (self.failure or self.node is None or self.node.member.leader is not None):
+        while True:
+            if self.failure or self.node is None or self.node.member.leader is not None:
+                return
             await trio.sleep(_LOOK_S)
 
     def _who_is_missing(self) -> str:
