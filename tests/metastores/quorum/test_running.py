@@ -259,7 +259,7 @@ async def test_leader_stays_while_only_one_member_cannot_reach_it(
         assert (node.member.term, node.member.is_ready) == (term, True)
 
 
-async def test_member_says_who_is_missing_without_a_leader(
+async def test_missing_members_are_named_without_a_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once soon, then more and more seldom; and once when there is a leader again."""
