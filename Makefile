@@ -55,10 +55,13 @@ test-long: $(VENV)/installed-dev servers ## run what takes many minutes (ARGS=--
 test-peers: $(VENV)/installed-dev servers ## run the tests of what make bench-peers measures with
 	$(PYTEST) -n $(WORKERS) --dist loadfile benchmarks/peers/tests $(ARGS)
 
-test-versions: $(VENV)/installed-dev ## run the fast lane on every other Python that is here (PYTHONS='...'; ARGS=--sample: on the newest)
+test-versions: $(VENV)/installed-dev ## run the fast lane on every other Python that is here (PYTHONS='...'; ARGS=--sample: one case of each on the newest)
 	PYTHONS="$(PYTHONS)" WORKERS="$(FAST_WORKERS)" $(BIN)/python -m tests.versions $(ARGS)
 
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
+	# It builds all pages, which takes as long as a quarter of the rest: beside it.
+	$(BIN)/python -m pytest -q --long tests/test_reference.py >$(VENV)/reference.txt 2>&1 </dev/null & reference=$$!
+	trap 'kill $$reference 2>/dev/null || :' EXIT
 	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }
 	$(BIN)/ruff check --quiet $(CODE)
 	MYPYPATH=$$(echo $(wildcard plugins/*/src) | tr ' ' ':') $(BIN)/mypy --no-error-summary $(TYPED)
@@ -68,7 +71,7 @@ check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documenta
 	$(BIN)/lint-imports --no-logo > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	# What pages say is checked here; the code on them is run by make test.
 	$(BIN)/python -m pytest -q -k 'not test_code_on_a_page_runs' tests/test_docs.py tests/test_exports.py tests/test_tidy.py tests/test_words.py
-	$(BIN)/python -m pytest -q --long tests/test_reference.py
+	wait $$reference || { cat $(VENV)/reference.txt; exit 1; }
 	echo "check: format, lint, types, layers, tidiness and documentation are in order"
 
 fmt: $(VENV)/installed-dev ## format the code and mend what can be mended by itself

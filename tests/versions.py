@@ -2,7 +2,7 @@
 versions of what replog depends on.
 
     python -m tests.versions                        # or make test-versions
-    python -m tests.versions --sample               # on the newest one only, as the gate does
+    python -m tests.versions --sample               # on the newest one only, one case of each test, as the gate does
     python -m tests.versions -k wire                # with arguments for pytest
     PYTHONS="/opt/python/bin/python3.14t" python -m tests.versions
 
@@ -33,6 +33,7 @@ _STAMP = "installed-fast"
 _INSTALL_TIMEOUT_S = 600
 _TESTS_TIMEOUT_S = 900
 _NO_TESTS = 5  # the status of pytest where the arguments choose none
+_SAMPLED = ("-k", "not uvloop")  # of the programs: under uvloop they are those of asyncio once more
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,8 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     print(f"versions: {ours} runs all tests; others that are here: {', '.join(found) or 'none was found'}")
     # A version in between differs from one of its neighbours in what is used, if in anything.
     chosen = list(found)[-1:] if is_sample else list(found)
-    failed = [series for series in chosen if not is_well(series, found[series], arguments)]
-    if not is_well_with_lowest(arguments):
+    programs = [*arguments, *(_SAMPLED if is_sample else ())]
+    arguments = [*arguments, *(["--sample"] if is_sample else ())]
+    failed = [series for series in chosen if not is_well(series, found[series], arguments, programs)]
+    if not is_well_with_lowest(programs):
         failed.append("the lowest versions of the dependencies")
     if failed:
         print(f"versions: the fast lane fails on {', '.join(failed)}")
@@ -84,9 +87,9 @@ def series_of(python: str) -> str | None:
     return _output(python, "-c", _ASK).strip() or None
 
 
-def is_well(series: str, python: str, arguments: Sequence[str]) -> bool:
-    """True if the fast lane and the programs pass there, or if what they need cannot be installed on a series that is not
-    promised."""
+def is_well(series: str, python: str, arguments: Sequence[str], programs: Sequence[str]) -> bool:
+    """True if the fast lane and the programs, each with these arguments, pass there, or if what they need cannot be installed on
+    a series that is not promised."""
     environment = ROOT / f".venv-{series}"
     if not install(environment, python):
         print(f"versions: {series}: cannot install what the fast lane needs" + (": left out" * (series in NEWER)))
@@ -95,7 +98,7 @@ def is_well(series: str, python: str, arguments: Sequence[str]) -> bool:
     command = [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-n", os.environ.get("WORKERS", "auto")]
     command += ["--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider", "--fast", *PLACES, *arguments]
     is_fast_well = subprocess.run(command, cwd=ROOT, timeout=_TESTS_TIMEOUT_S).returncode == 0
-    return are_programs_well(environment, arguments) and is_fast_well
+    return are_programs_well(environment, programs) and is_fast_well
 
 
 def is_well_with_lowest(arguments: Sequence[str]) -> bool:

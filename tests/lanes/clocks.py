@@ -8,6 +8,7 @@ wants to run, waits for a disk, or has run since it last looked. A thread that w
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -35,6 +36,25 @@ def patient_clock(idle_s: float) -> trio.testing.MockClock:
     return clock
 
 
+def lane_clock(idle_s: float) -> trio.testing.MockClock:
+    """As `patient_clock`, and without patience until the run has a thread: what no thread does, need not be waited for. Of the
+    threads that are there already, only trio's workers can be the run's: these are kept from one run to the next."""
+    clock = patient_clock(idle_s)
+    jump_if_idle, jump = clock._autojump, functools.partial(trio.testing.MockClock._autojump, clock)
+    workers = {str(each.native_id) for each in threading.enumerate() if each.name.startswith("Trio thread")}
+    others = set(_threads()) - workers
+
+    def jump_if_alone() -> None:
+        if others.issuperset(_threads()):
+            jump()
+        else:
+            clock._autojump, clock.autojump_threshold = jump_if_idle, idle_s  # type: ignore[method-assign]
+            jump_if_idle()
+
+    clock._autojump, clock.autojump_threshold = jump_if_alone, 0.0  # type: ignore[method-assign]
+    return clock
+
+
 class Activity(dict[str, str]):
     """What each other thread of this process has run up to now, by its id."""
 
@@ -58,5 +78,10 @@ class Activity(dict[str, str]):
 
 
 def _other_threads() -> Iterator[Path]:
+    return (_TASKS / name for name in _threads())
+
+
+def _threads() -> Iterator[str]:
+    """The ids of this process's threads, but for the one that asks."""
     own = str(threading.get_native_id())
-    return (_TASKS / name for name in os.listdir(_TASKS) if name != own)
+    return (name for name in os.listdir(_TASKS) if name != own)

@@ -1,5 +1,7 @@
 """The fast lane: the tests to run after each edit, in virtual time, without sockets and processes.
 
+With `--sample` as well, one case of each test runs: so it is on another Python, in the gate.
+
 A test is in the fast lane if its file is below one of `PLACES` and it is not marked with one of `SLOWER`. It has the marker
 `fast`, so that `-m fast` runs them all. While such a test runs, what would make it slow or dependent on the machine raises
 `FastLaneError`: a socket, a process, `time.sleep`. Asynchronous tests run in virtual time: those without a clock of their own
@@ -23,7 +25,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.lanes.clocks import patient_clock
+from tests.lanes.clocks import lane_clock
 
 PLACES = (
     "tests/bookie/",
@@ -82,10 +84,22 @@ def is_virtual(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest-trio, whose marker ours replaces
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if is_virtual(item) and item.get_closest_marker("trio") is not None:
             item.add_marker(pytest.mark.trio(run=_run_in_virtual_time), append=False)
+    if config.getoption("fast") and config.getoption("sample"):
+        chosen = first_cases(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+
+def first_cases(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """One of each test that has several cases: what differs between Pythons differs in all of them."""
+    first: dict[tuple[pytest.Item | pytest.Collector | None, str], pytest.Item] = {}
+    for item in items:
+        first.setdefault((item.parent, getattr(item, "originalname", item.name)), item)
+    return list(first.values())
 
 
 def _run_in_virtual_time(
@@ -94,7 +108,7 @@ def _run_in_virtual_time(
     clock: trio.abc.Clock | None = None,
     instruments: Sequence[trio.abc.Instrument] = (),
 ) -> object:
-    return trio.run(function, clock=clock or patient_clock(IDLE_S), instruments=instruments)
+    return trio.run(function, clock=clock or lane_clock(IDLE_S), instruments=instruments)
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ sample. One marked `sized` runs in both lanes, and takes the fixture `is_long`: 
 
 --long            the long lane: tests marked `long`, and those marked `sized` with many rounds
 --long --sample   tests marked `long`, with few rounds
+--sample          with `--fast`, the first case of each test: `tests/lanes/fast.py`
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long lane, which takes many minutes")
-    parser.addoption("--sample", action="store_true", help="with --long: only a few minutes of it")
+    parser.addoption(
+        "--sample",
+        action="store_true",
+        help="with --long: only a few minutes of it; with --fast: one case of each test",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 import trio
+import trio.testing
 
-from tests.lanes.fast import FastLaneError
+from tests.lanes.fast import IDLE_S, FastLaneError, first_cases
 
 LONG_S = 3600.0
 
@@ -62,12 +64,27 @@ async def test_virtual_time_waits_for_busy_threads() -> None:
     assert counted == wanted
 
 
+async def test_virtual_time_is_patient_from_the_first_thread_on() -> None:
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    assert clock.autojump_threshold == 0
+    await trio.to_thread.run_sync(lambda: None)
+    await trio.sleep(LONG_S)
+    assert clock.autojump_threshold == IDLE_S
+
+
 async def test_virtual_time_passes_while_threads_wait() -> None:
     gate = threading.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, lambda: gate.wait())
         await trio.sleep(LONG_S)
         gate.set()
+
+
+def test_sample_has_one_case_of_each_test(request: pytest.FixtureRequest) -> None:
+    chosen = Counter(each.nodeid.partition("[")[0] for each in first_cases(request.session.items))
+    assert set(chosen) == {each.nodeid.partition("[")[0] for each in request.session.items}
+    assert set(chosen.values()) == {1}
 
 
 @pytest.mark.slow
