@@ -68,7 +68,12 @@ class Settings:
     is_synced: bool = False
     heap_mb: int = 128
     log_level: str = "WARN"
-    java_options: tuple[str, ...] = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    java_options: tuple[str, ...] = (
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:-BytecodeVerificationRemote",
+    )
     more: Mapping[str, str] = attrs.Factory(dict)
 
 

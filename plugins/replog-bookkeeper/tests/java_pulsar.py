@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from java_bookies import SOURCES, Cluster, need_bookkeeper
+from java_bookies import COMPILER, QUICK_START, SOURCES, Cluster, need_bookkeeper
 
 from benchmarks.peers import programs
 
@@ -47,12 +47,13 @@ class PulsarJava:
     def compiled(cls, directory: Path, source: str = "pulsar/PulsarTopic.java", jars: str = "pulsar") -> PulsarJava:
         """Compiles it."""
         found = cls(directory, SOURCES / source, f"{programs.jars(jars)}/*")
-        subprocess.run(["javac", "-cp", found.jars, "-d", str(directory), str(found.source)], check=True, timeout=120)
+        command = ["javac", *COMPILER, "-cp", found.jars, "-d", str(directory), str(found.source)]
+        subprocess.run(command, check=True, timeout=120)
         return found
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts it."""
-        flags = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={self.directory}"]
+        flags = ["-Xmx512m", "-XX:+UseSerialGC", *QUICK_START, f"-Djava.io.tmpdir={self.directory}"]
         # Pulsar's own scripts open these modules to it.
         for module in ("java.base/java.lang", "java.base/sun.net", "java.management/sun.management"):
             flags += ["--add-opens", f"{module}=ALL-UNNAMED"]

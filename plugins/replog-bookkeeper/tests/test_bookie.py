@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -39,19 +39,10 @@ SEED, SIZE = 7, 1000
 FENCED = -101  # of Java's client
 
 
-@pytest.fixture(scope="module")
-def shared_java(shared_mixed: Cluster) -> Iterator[Driver]:
-    driver = Driver(shared_mixed.java, shared_mixed.uri, shared_mixed.directory / "driver.log")
-    for version in ("v2", "v3"):
-        driver("client", version, version)
-    yield driver
-    driver.kill()
-
-
 @pytest.fixture
-def java(shared_java: Driver, mixed: Cluster) -> Driver:
+def java(mixed_driver: Driver) -> Driver:
     """Java's client, as "v2" and "v3"."""
-    return shared_java
+    return mixed_driver
 
 
 def of_python(cluster: Cluster) -> list[PythonBookie]:
@@ -62,11 +53,19 @@ def expected(count: int) -> str:
     return digest_of([payload(SEED, place, SIZE) for place in range(count)])
 
 
-def begun(java: Driver, version: str, digest: str = "CRC32C", password: str = "-", quorum: Any = (5, 5, 3)) -> int:
-    """A ledger of Java's on all bookies, which is still being written, as the handle "own"."""
-    (ledger_id,) = java("create", version, "own", *quorum, digest, password)
-    java("append", "own", 30, SIZE, SEED)
-    assert java("flush", "own", 20_000) == ["30", "0"]
+def begun(
+    java: Driver,
+    version: str,
+    digest: str = "CRC32C",
+    password: str = "-",
+    quorum: Any = (5, 5, 3),
+    *,
+    handle: str = "own",
+) -> int:
+    """A ledger of Java's on all bookies, which is still being written, as this handle."""
+    (ledger_id,) = java("create", version, handle, *quorum, digest, password)
+    java("append", handle, 30, SIZE, SEED)
+    assert java("flush", handle, 20_000) == ["30", "0"]
     return int(ledger_id)
 
 
@@ -91,22 +90,23 @@ async def test_java_writes_recovers_and_reads(
         assert digest_of([entry.data async for entry in reader]) == expected(30)
 
 
-@pytest.mark.parametrize("version", ["v2", "v3"])
-def test_nothing_is_lost_when_all_are_killed(mixed: Cluster, java: Driver, version: str) -> None:
-    """B1: what was acknowledged, and a fence, are there again."""
-    ledger_id = begun(java, version, quorum=(3, 3, 3))
+def test_nothing_is_lost_when_all_are_killed(mixed: Cluster, java: Driver) -> None:
+    """B1: what was acknowledged, and a fence, are there again, whichever version of the protocol the writer speaks."""
+    ledger_ids = {version: begun(java, version, quorum=(3, 3, 3), handle=f"own-{version}") for version in ("v2", "v3")}
     for each in mixed.bookies:
         each.kill()
     mixed.heal()
-    recovered(java, version, ledger_id)
+    for version, ledger_id in ledger_ids.items():
+        recovered(java, version, ledger_id)
     for each in mixed.bookies:
         each.kill()
     mixed.heal()
-    java("append", "own", 1, SIZE, SEED)
-    confirmed, code = java("flush", "own", 30_000)
-    assert (confirmed, int(code)) != ("31", 0)
-    assert java("open", version, "other", ledger_id, "CRC32C", "-", "plain") == ["29"]
-    assert java("read", "other", 0, 29) == [expected(30)]
+    for version, ledger_id in ledger_ids.items():
+        java("append", f"own-{version}", 1, SIZE, SEED)
+        confirmed, code = java("flush", f"own-{version}", 30_000)
+        assert (confirmed, int(code)) != ("31", 0)
+        assert java("open", version, "other", ledger_id, "CRC32C", "-", "plain") == ["29"]
+        assert java("read", "other", 0, 29) == [expected(30)]
 
 
 def recovered(java: Driver, version: str, ledger_id: int) -> None:
@@ -174,17 +174,24 @@ def test_a_wrong_password_is_refused_by_each_bookie(mixed: Cluster, java: Driver
 def test_javas_shell_knows_the_bookies_and_reads_from_one(mixed: Cluster, java: Driver) -> None:
     ledger_id = str(begun(java, "v3"))
     java("close", "own")
-    assert f"ledgerID: {ledger_id}" in mixed.shell("listledgers")
-    assert "state=CLOSED, length=30000, lastEntryId=29" in mixed.shell("ledgermetadata", "-ledgerid", ledger_id)
-    for arguments in (("-rw", "-h"), ("-a",)):
-        listed = mixed.shell("listbookies", *arguments)
-        assert all(f"BookieID:{each.bookie_id}, IP:127.0.0.1, Port:{each.port}" in listed for each in mixed.bookies)
     bookie = of_python(mixed)[0]
-    said = mixed.shell("readledger", "-l", ledger_id, "-b", bookie.bookie_id, "-fe", "0", "-le", "29")
-    entries = {int(each) for each in re.findall(rf"Lid={ledger_id}, Eid=(\d+)", said)}
-    assert entries == set(range(29)), "this command leaves the last one out"
-    assert f"Address: 127.0.0.1 : {bookie.port}" in mixed.shell("endpointinfo", "-b", bookie.bookie_id)
-    assert "Total disk capacity in the cluster" in mixed.shell("bookieinfo")
+    ledgers, metadata, writable, all_bookies, entries, endpoint, disks = mixed.shell(
+        "listledgers",
+        f"ledgermetadata -ledgerid {ledger_id}",
+        "listbookies -rw -h",
+        "listbookies -a",
+        f"readledger -l {ledger_id} -b {bookie.bookie_id} -fe 0 -le 29",
+        f"endpointinfo -b {bookie.bookie_id}",
+        "bookieinfo",
+    )
+    assert f"ledgerID: {ledger_id}" in ledgers
+    assert "state=CLOSED, length=30000, lastEntryId=29" in metadata
+    for listed in (writable, all_bookies):
+        assert all(f"BookieID:{each.bookie_id}, IP:127.0.0.1, Port:{each.port}" in listed for each in mixed.bookies)
+    read = {int(each) for each in re.findall(rf"Lid={ledger_id}, Eid=(\d+)", entries)}
+    assert read == set(range(29)), "this command leaves the last one out"
+    assert f"Address: 127.0.0.1 : {bookie.port}" in endpoint
+    assert "Total disk capacity in the cluster" in disks
 
 
 def test_javas_auditor_replaces_a_lost_bookie(mixed: Cluster, java: Driver) -> None:

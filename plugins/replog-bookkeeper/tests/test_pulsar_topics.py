@@ -35,6 +35,7 @@ from replog_bookkeeper import Client, aio, blocking, pulsar
 from replog_bookkeeper.pulsar import Message, Position, TopicName, Unreadable
 from replog_bookkeeper.pulsar.exporting import HEADER, as_fields
 from replog_bookkeeper.pulsar.schema import records
+from tests import forks
 
 pytestmark = pytest.mark.needs_bookkeeper
 
@@ -350,7 +351,7 @@ def command(mixed: Cluster) -> Any:
     def run(*words: str, status: int = 0) -> tuple[list[Any], str]:
         environment = {**os.environ, "REPLOG_BOOKKEEPER_METASTORE": mixed.uri}
         program = [sys.executable, "-m", "replog.cli", "bookkeeper", "topic", *words]
-        done = subprocess.run(program, env=environment, capture_output=True, timeout=60, check=False)
+        done = forks.run(program, env=environment, text=False)
         assert done.returncode == status, done.stderr.decode()
         lines = done.stdout.splitlines()
         return [json.loads(each) for each in lines] if "--json" in words else lines, done.stderr.decode()

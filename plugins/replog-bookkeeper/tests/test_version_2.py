@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import trio
@@ -21,11 +21,9 @@ QUICK = ClientTuning(add_timeout_s=3.0, read_timeout_s=3.0, recovery_timeout_s=2
 
 
 @pytest.fixture
-def java(mixed: Cluster) -> Iterator[Driver]:
-    driver = Driver(mixed.java, mixed.uri, mixed.directory / "driver.log")
-    driver("client", "java", "v2")
-    yield driver
-    driver.kill()
+def java(mixed_driver: Driver) -> Driver:
+    """Java's client, as "v2"."""
+    return mixed_driver
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ async def test_java_reads_a_ledger_of_version_2(client: Client, java: Driver, di
     async with client.create_ledger(digest=LedgerDigest[digest]) as writer:
         for each in expected(200):
             await writer.push(each)
-    java("open", "java", "read", writer.ledger_id, DIGESTS[digest], "-", "recover")
+    java("open", "v2", "read", writer.ledger_id, DIGESTS[digest], "-", "recover")
     assert java("last", "read") == ["199", str(200 * SIZE), "true"]
     assert java("read", "read", 0, 199) == [digest_of(expected(200))]
 
@@ -53,7 +51,7 @@ async def test_java_reads_a_ledger_of_version_2(client: Client, java: Driver, di
 @pytest.mark.needs_bookkeeper
 @pytest.mark.parametrize("digest", list(DIGESTS))
 async def test_version_2_recovers_from_a_live_java_writer(client: Client, java: Driver, digest: str) -> None:
-    (ledger_id,) = java("create", "java", "own", 3, 3, 2, DIGESTS[digest], b"secret".hex())
+    (ledger_id,) = java("create", "v2", "own", 3, 3, 2, DIGESTS[digest], b"secret".hex())
     java("append", "own", 50, SIZE, SEED)
     assert java("flush", "own", 20_000) == ["50", "0"]
     recovered = await client.recover_ledger(int(ledger_id), password=b"secret")
@@ -77,7 +75,7 @@ async def test_a_writer_of_version_2_is_fenced(client: Client, mixed: Cluster) -
 @pytest.mark.needs_bookkeeper
 async def test_a_reader_of_version_2_follows(client: Client, java: Driver) -> None:
     """It lags by one entry, until the ledger is closed."""
-    (ledger_id,) = java("create", "java", "own", 3, 3, 2, "CRC32C", "-")
+    (ledger_id,) = java("create", "v2", "own", 3, 3, 2, "CRC32C", "-")
     found: list[bytes] = []
     seen = trio.Event()
 
