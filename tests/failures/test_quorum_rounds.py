@@ -12,28 +12,26 @@ import pytest
 import trio
 
 import replog
+from tests import forks
 from tests.failures.namespaces import ForbiddenError, network
 from tests.failures.processes import ROOT
 from tests.failures.quorum_members import in_thread
 from tests.failures.quorum_rounds import Campaign, campaign
 
-_ROUNDS, _SAMPLE, _LONG_ROUNDS = 2, 5, 50
+_ROUNDS, _SAMPLE, _LONG_ROUNDS = 2, 3, 50
+COMMAND = [sys.executable, "-m", "replog.cli"]
 
 
 def command(*arguments: str, lines: str = "") -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "replog.cli", *arguments], capture_output=True, text=True, timeout=120, input=lines
-    )
+    done = forks.run([*COMMAND, *arguments], timeout=120, given=lines)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(done.stdout)
 
 
 def failing(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "replog.cli", *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = forks.run([*COMMAND, *arguments], timeout=120)
     assert done.returncode, done.stdout
-    return done.stderr
+    return str(done.stderr)
 
 
 async def announced(client: replog.Client, count: int) -> None:

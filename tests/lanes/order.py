@@ -21,12 +21,13 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import Scheduling  # type: ignore[import-untyped]
 
-# Files below these places share a server that lasts for the session.
+# Files below these places share a server, or another dear process, that lasts for the session.
 SHARING = {
     "tests/spark/": "spark",
     "tests/metastores/zookeeper/": "zookeeper",
     "tests/bookie/test_on_zookeeper.py": "zookeeper",
     "tests/servers/test_zookeeper.py": "zookeeper",
+    "tests/disks/": "preloaded",  # the process that forks, with a library of their own
     "plugins/replog-etcd/": "etcd",
     "plugins/replog-bookkeeper/": "bookkeeper",
     "plugins/replog-objects/": "moto",
@@ -37,8 +38,9 @@ FIRST = (
     "plugins/replog-bookkeeper/",
     "plugins/replog-etcd/",
     "plugins/replog-objects/",
-    "tests/examples/",
     "tests/failures/",
+    "tests/disks/",
+    "tests/examples/",
     "tests/test_tutorial.py",
     "tests/packaging/",
     "tests/simulator/",
