@@ -126,13 +126,15 @@ class QuorumCluster:
         return node
 
     async def _run(self, place: Place, arriving: trio.MemoryReceiveChannel[Sent]) -> None:
-        with place.scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(place.node.run)
-                async for sender, message, rows in arriving:
-                    place.node.receive(sender, message, rows)
-        place.store.close()
-        place.ended.set()
+        try:
+            with place.scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(place.node.run)
+                    async for sender, message, rows in arriving:
+                        place.node.receive(sender, message, rows)
+        finally:  # also if it fails: `stop` waits for it
+            place.store.close()
+            place.ended.set()
 
     async def stop(self, name: str) -> None:
         """Stops it as a crash does: what is not on its disk is gone."""
