@@ -15,6 +15,7 @@ from benchmarks.peers.tests.fakes import TINY, FakeEnvironment
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long(is_sampled=False)  # make check has seen that they import what there is
 def test_peers_are_measured_beside_replog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Systems that run within this process: they need no server."""
     monkeypatch.setattr(program, "ThisMachine", lambda directory: FakeEnvironment())

@@ -89,17 +89,15 @@ SHARED = {
 # Seconds each, even when there is next to nothing to measure.
 DEAR = {
     "compression",
-    "footprint",
     "memory",
-    "metastore-etcd",
-    "metastore-zookeeper",
     "repair",
     "shapes-ensembles",
     "storage-index",
     "storage-point",
 }
-# Much like `push`, which runs among all tests, and dearer.
-ALIKE = {"asyncio", "extend", "scan", "shapes-segments", "tasks", "upkeep"}
+# Much like `push` or `metastore-lmdb`, which run among all tests, or like `memory`, and dearer.
+ALIKE = {"asyncio", "extend", "footprint", "scan", "shapes-segments", "tasks", "upkeep"}
+ALIKE |= {"metastore-etcd", "metastore-quorum", "metastore-zookeeper"}
 
 
 def lane_of(case: str) -> Sequence[pytest.MarkDecorator]:

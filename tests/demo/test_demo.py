@@ -101,7 +101,7 @@ def test_exit_status_is_1_when_an_entry_is_lost(
 @pytest.mark.parametrize(
     ("number", "moment", "processes"),
     [
-        pytest.param(signal.SIGINT, "created the log", 6, id="SIGINT", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, "created the log", 6, id="SIGINT", marks=pytest.mark.long(is_sampled=False)),
         pytest.param(signal.SIGKILL, "bookies serve", 4, id="SIGKILL"),
     ],
 )

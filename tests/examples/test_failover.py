@@ -128,7 +128,7 @@ async def test_leader_lost_by_zookeeper_is_fenced_by_its_bookies(
 
 
 @pytest.mark.needs_zookeeper
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)  # test_starting.py has them compete in one process
 async def test_candidates_compete_when_started_before_the_cluster(tmp_path: Path, own_zookeeper: ZooKeeper) -> None:
     await own_zookeeper.stop()
     metastore = own_zookeeper.url("/bank", lease_s=LEASE_S, timeout_s=1)

@@ -35,7 +35,7 @@ async def stop_one(cluster: Cluster, calm_p99_s: float) -> Bookie:
     return victim
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)  # test_long.py kills and stops bookies at random
 async def test_dead_and_hanging_bookies_are_replaced_and_used_again(tmp_path: Path) -> None:
     async with cluster(tmp_path) as found:
         await found.start_writer("writer")

@@ -12,7 +12,7 @@ import replog_bookkeeper
 from replog_bookkeeper import pulsar
 from replog_bookkeeper.pulsar import Message, Namespace, TopicName
 
-pytestmark = [pytest.mark.long, pytest.mark.needs_bookkeeper]
+pytestmark = [pytest.mark.long(is_sampled=False), pytest.mark.needs_bookkeeper]
 
 
 def as_line(name: str, message: Message) -> str:

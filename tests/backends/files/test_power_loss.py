@@ -36,7 +36,7 @@ def expect_everything(kinds: Counter[str], profile: str) -> None:
     [
         pytest.param("inside", False, id="inside-filled", marks=pytest.mark.long(is_sampled=False)),
         pytest.param("elsewhere", True, id="elsewhere-allocated", marks=pytest.mark.long(is_sampled=False)),
-        pytest.param("inside", True, id="inside-allocated", marks=pytest.mark.long),
+        pytest.param("inside", True, id="inside-allocated", marks=pytest.mark.long(is_sampled=False)),
         pytest.param("elsewhere", False, id="elsewhere-filled", marks=pytest.mark.long(is_sampled=False)),
     ],
 )

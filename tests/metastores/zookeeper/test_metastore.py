@@ -63,7 +63,7 @@ async def test_the_flat_layout_passes_the_conformance_suite(zookeeper_url: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 async def test_clients_of_different_servers_pass_the_conformance_suite(
     zookeeper_ensemble: Ensemble, zookeeper_chroot: str
 ) -> None:

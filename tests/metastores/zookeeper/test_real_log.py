@@ -12,7 +12,7 @@ from tests.failures.cluster import cluster
 from tests.metastores.zookeeper.storms import storm
 from tests.servers.zookeeper import ZooKeeper, url
 
-pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow, pytest.mark.long(is_sampled=False)]
 
 OPTIONS = {"lease_s": 2, "timeout_s": 2}
 CONFIRMING_S = 60.0
