@@ -38,6 +38,15 @@ def s3_server(
     return started[request.param]
 
 
+@pytest.hookimpl(tryfirst=True)  # before those of the long lane are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is slow runs against a second server in the long lane only."""
+    for item in items:
+        cases = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if cases.get("s3_server", "moto") != "moto" and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.long(is_sampled=False))
+
+
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """For this process and those that it starts. Without any, obstore would ask for some beyond this machine."""

@@ -277,7 +277,7 @@ def test_large_files_take_bounded_memory(bucket: Bucket) -> None:
     place = BucketPlace(
         Target("s3", bucket.name, "large"), BackupOptions(endpoint=f"http://{bucket.server.address}", timeout_s=60.0)
     )
-    piece, pieces = bytes(1 << 20), 160
+    piece, pieces = bytes(1 << 20), 112
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with place.locked():
         file = place.begin("0" * 20 + ".ledger")

@@ -26,7 +26,7 @@ from replog_objects.options import ObjectsOptions, Target
 async def test_it_passes_the_conformance_suite_over_s3(bucket: Bucket) -> None:
     @asynccontextmanager
     async def client() -> AsyncIterator[Metastore]:
-        async with bucket.client(poll_s=0.05) as metastore:
+        async with bucket.client(poll_s=0.15) as metastore:
             yield metastore
 
     await check_metastore(client)
@@ -61,6 +61,7 @@ async def test_it_tells_an_outage(bucket: Bucket) -> None:
     await check_metastore_outage(client)
 
 
+@pytest.mark.slow
 def test_archive_passes_the_conformance_suite(bucket: Bucket) -> None:
     endpoint = f"http://{bucket.server.address}"
     check_archive(lambda: Registry().open_archive(f"s3://{bucket.name}/archive?endpoint={endpoint}"))

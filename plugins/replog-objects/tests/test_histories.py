@@ -15,6 +15,7 @@ from history_client import KEYS
 from s3_server import Bucket
 
 from tests.failures.register_history import Call, by_register, violation
+from tests.lanes.seeds import seeds
 
 PROCESSES = 3
 FAULTS = [each for each in PASSING if each not in (Fault.SILENCE, Fault.SILENCE_AFTER)]
@@ -57,7 +58,7 @@ def judged(calls: list[Call], keys: tuple[str, ...]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, few=1))
 async def test_histories_of_processes_are_linearizable(bucket: Bucket, tmp_path: Path, seed: int) -> None:
     with bad_proxy(bucket.server.address) as (proxy, address):
         proxy.at_random(seed, 0.15, FAULTS)
