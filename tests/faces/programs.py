@@ -89,13 +89,13 @@ BLOCKING = {
 
         gc.set_threshold(20, 2, 2)
         with replog.blocking.embed("wal") as client, client.write_log("log") as log:
-            for number in range(500):
+            for number in range(150):
                 Cycle()
                 log.append(b"%d" % number)
             gc.disable()
             Cycle()
             vars(client)["_way"].call_sync(gc.collect)  # in the trio thread, at last
-            confirmed(500)
+            confirmed(150)
         assert errors and "queue.SimpleQueue" in errors[0], errors
     """),
     "finalizer that closes": Program("""
@@ -185,14 +185,14 @@ BLOCKING = {
             done += 1
         with replog.blocking.embed("wal") as client:
             with client.write_log("log") as log:
-                interrupt_often(400, append)
+                interrupt_often(200, append)
                 log.append(b"last")
             with client.read_log("log") as reader:
                 assert len(list(reader)) > done
     """),
     "Ctrl-C": Program("""
         with replog.blocking.embed("wal") as client, client.write_log("log") as log:
-            interrupt_often(300, lambda: log.extend([b"x"] * 3), KeyboardInterrupt, signal.SIGINT)
+            interrupt_often(200, lambda: log.extend([b"x"] * 3), KeyboardInterrupt, signal.SIGINT)
             log.append(b"last")
     """),
     "raising handler of a reader": Program("""
@@ -361,7 +361,7 @@ AIO = {
             loop.run_until_complete(append_often())
 
         # uvloop itself is not safe while it begins to run.
-        interrupt_often(60, append_for_a_while, KeyboardInterrupt, signal.SIGINT, after_s=0.03)
+        interrupt_often(30, append_for_a_while, KeyboardInterrupt, signal.SIGINT, after_s=0.03)
         end_tasks()
         loop.run_until_complete(log.append(b"last"))
 

@@ -2,7 +2,8 @@
 silent, that is killed, or that comes back.
 
 A ledger whose entries only one bookie has is repaired after another member was lost. The fault comes at the first request of the
-repair, then at the second, and so on until there is none of that number. Then everybody is well again: nothing may be lost."""
+repair, then at the second, and so on until there is none of that number; outside the long lane at every third. Then everybody is
+well again: nothing may be lost."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.kit import Bookie, Cluster, cluster, read_ledger, settle
 QUICK = ClientTuning(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=5.0)
 QUORUM = Quorum(3, 3, 1)
 ENTRIES = [b"0", b"1", b"2"]
-REQUESTS_MAX = 60
+REQUESTS_MAX, STEP = 60, 3
 
 
 async def silent(bookie: Bookie) -> None:
@@ -125,13 +126,18 @@ async def _judge(world: Cluster, client: replog.Client, ledger_id: int) -> None:
     assert (await client.admin.audit()).under_replicated == 0
 
 
+@pytest.mark.sized
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("who", ["holder", "other"])
 @pytest.mark.parametrize("is_declared", [True, False])
 async def test_last_copy_stays_named_under_any_repair(
-    fault: Callable[[Bookie], Awaitable[None]], who: str, is_declared: bool, autojump_clock: trio.testing.MockClock
+    fault: Callable[[Bookie], Awaitable[None]],
+    who: str,
+    is_declared: bool,
+    is_long: bool,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
-    for number in range(REQUESTS_MAX):
+    for number in range(0, REQUESTS_MAX, 1 if is_long else STEP):
         async with cluster(5) as world:
             ledger_id, (holder, other, lost) = await with_one_copy(world)
             await lost.kill()

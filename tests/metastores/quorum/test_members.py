@@ -12,12 +12,13 @@ from replog.metastores.quorum import node as nodes
 from replog.protocol.consensus.messages import Copy
 from replog.testing import check_metastore
 from tests.kit import until
+from tests.lanes.seeds import some
 from tests.metastores.quorum.cluster import quorum_cluster
 
 pytestmark = pytest.mark.real  # disks, threads and elections by real time
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", some([1, 3], few=1))  # three that hear each other by TCP: test_conformance.py
 async def test_members_pass_the_suite_of_all_metastores(size: int, tmp_path: Path) -> None:
     async with quorum_cluster(tmp_path, size) as cluster:
         await check_metastore(cluster.client)
