@@ -26,7 +26,7 @@ from replog_objects.options import ObjectsOptions, Target
 async def test_it_passes_the_conformance_suite_over_s3(bucket: Bucket) -> None:
     @asynccontextmanager
     async def client() -> AsyncIterator[Metastore]:
-        async with bucket.client(poll_s=0.15) as metastore:
+        async with bucket.client(poll_s=0.05) as metastore:
             yield metastore
 
     await check_metastore(client)
