@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 import trio
@@ -33,11 +33,11 @@ class MemoryArchive(Archive):
     def shown(self) -> str:
         return URL
 
-    def put(self, name: str, data: bytes) -> bool:
+    def put(self, name: str, pieces: Sequence[bytes]) -> bool:
         self._called("put")
         if name in self.contents:
             return False
-        self.contents[name], self.written_at_s[name] = data, self.clock_s
+        self.contents[name], self.written_at_s[name] = b"".join(pieces), self.clock_s
         self.ended("put")
         return True
 

@@ -25,9 +25,9 @@ def archive(path: Path) -> DirectoryArchive:
 
 def test_object_is_read_listed_and_deleted(tmp_path: Path) -> None:
     store = archive(tmp_path)
-    assert store.put(NAME, b"0123456789")
-    assert not store.put(NAME, b"another")
-    assert store.put("cookie", b"c")
+    assert store.put(NAME, [b"0123456789"])
+    assert not store.put(NAME, [b"another"])
+    assert store.put("cookie", [b"c"])
     assert store.read(NAME, 2, 3) == b"234"
     assert store.read(NAME, 8, 10) == b"89"
     assert store.read("ledgers/none", 0, 1) is None
@@ -43,7 +43,7 @@ def test_one_of_many_puts_of_a_name_creates_it(tmp_path: Path) -> None:
     created: list[bytes] = []
 
     def put(data: bytes) -> None:
-        if archive(tmp_path).put(NAME, data):
+        if archive(tmp_path).put(NAME, [data]):
             created.append(data)
 
     threads = [threading.Thread(target=put, args=(b"%d" % each,)) for each in range(8)]
@@ -68,7 +68,7 @@ def test_object_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("replog.archives.directory.sync_all", noted("file", sync_all))
     monkeypatch.setattr(os, "link", noted("name", os.link))
     monkeypatch.setattr("replog.archives.directory.sync_directory", noted("directory", sync_directory))
-    archive(tmp_path).put(NAME, b"0")
+    archive(tmp_path).put(NAME, [b"0"])
     assert done == [*["directory"] * 4, "file", "name", "directory"]
 
 
@@ -78,7 +78,7 @@ def test_missing_directory_is_an_error_and_no_absence(tmp_path: Path) -> None:
         with pytest.raises(ArchiveError, match=r"file:.*unmounted.*then try again"):
             call()
     with pytest.raises(ArchiveError):
-        store.put(NAME, b"0")
+        store.put(NAME, [b"0"])
 
 
 def test_relative_directory_is_refused() -> None:

@@ -53,8 +53,8 @@ class World:
         record = await self.archives.add(URL)
         self.archive = f"{record.archive_id}/{COPY}"
         for first in range(0, 60, 10):
-            name, data = pack(7, COPY, first, first + 9, self.batches[first : first + 10])
-            self.store.put(str(name), data)
+            name, pieces = pack(7, COPY, first, first + 9, self.batches[first : first + 10])
+            self.store.put(str(name), pieces)
         await self.archives.opened(record.archive_id)
         self.store.calls.clear()
 

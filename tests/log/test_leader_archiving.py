@@ -160,7 +160,7 @@ async def test_f6_leader_collects_garbage_once_a_day(autojump_clock: trio.testin
             of_two = (await client.log_metadata("log")).segments[5].ledger_id
             cut = str(attrs.evolve(parts, ledger_id=of_two, first_entry_id=0, last_entry_id=0))
             for each in (again, cut):
-                store.put(each, b"of an archiving that was killed")
+                store.put(each, [b"of an archiving that was killed"])
             store.begins = store.away
             await client.trim_log("log", before=replog.Position(2, 0))
             store.begins = lambda _call: None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,13 @@ def index_of(data: bytes) -> ObjectIndex:
     return decode_index(data[-index_bytes(data[-FOOTER_BYTES:]) :], len(data))
 
 
+def packed(*arguments: Any) -> tuple[ObjectName, bytes]:
+    name, pieces = pack(*arguments)
+    return name, b"".join(pieces)
+
+
 def test_format_of_an_object_is_unchanged() -> None:
-    name, data = pack(7, COPY, 0, 3, [batch(0), batch(2)])
+    name, data = packed(7, COPY, 0, 3, [batch(0), batch(2)])
     words = GOLDEN.read_text().split("\n", 1)
     assert str(name) == words[0]
     assert data == bytes.fromhex(words[1])
@@ -52,7 +58,7 @@ def test_format_of_an_object_is_unchanged() -> None:
 
 def test_each_entry_is_found_and_read_back_verbatim() -> None:
     batches = [batch(0), batch(2), batch(4, 3)]
-    _, data = pack(7, COPY, 0, 6, batches)
+    _, data = packed(7, COPY, 0, 6, batches)
     index = index_of(data)
     for entry_id in range(7):
         place = index.place_of(entry_id)
@@ -68,7 +74,7 @@ def test_each_entry_is_found_and_read_back_verbatim() -> None:
 def test_striped_entries_are_found_among_each_other() -> None:
     """Batches of three rotations, dealt out in turn (W1)."""
     batches = [batch(first, 2, 3) for first in (2, 0, 1, 6, 7, 8)]
-    _, data = pack(7, COPY, 0, 11, batches)
+    _, data = packed(7, COPY, 0, 11, batches)
     index = index_of(data)
     assert index.firsts == [0, 1, 2, 6, 7, 8]
     for entry_id in range(12):
@@ -78,7 +84,7 @@ def test_striped_entries_are_found_among_each_other() -> None:
 
 
 def test_every_flipped_byte_is_noticed() -> None:
-    name, data = pack(7, COPY, 0, 3, [batch(0), batch(2)])
+    name, data = packed(7, COPY, 0, 3, [batch(0), batch(2)])
     for at in range(len(data)):
         damaged = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
         with pytest.raises(RemoteProtocolError):

@@ -450,7 +450,7 @@ async def test_f6_collection_goes_on_beside_changes_of_a_record(
             await write(client, segments=1)
             await client.admin.add_archive(URL)
             left = ObjectName((await ledger_ids(client))[0], "ab" * 16, 0, 4, "cd" * 32)
-            store.put(str(left), b"of an archiving that was killed")
+            store.put(str(left), [b"of an archiving that was killed"])
             put, changes = LedgerRecords.put, list[int]()
 
             async def put_second(self: LedgerRecords, metadata: LedgerMetadata, expected: int) -> int:
@@ -608,7 +608,7 @@ async def test_copies_are_adopted_after_old_metadata_was_restored(
             body = store.contents.pop(gone)
             foreign = [(each, store.contents[str(each)]) for each in names if each.ledger_id == 1]
             for each, theirs in foreign:
-                store.put(str(attrs.evolve(each, ledger_id=4, copy="theirs")), theirs)
+                store.put(str(attrs.evolve(each, ledger_id=4, copy="theirs")), [theirs])
             await put_back_records(world, older)
         async with world.client(QUICK) as client:
             wrong = await client.admin.adopt_archives(password=b"wrong")

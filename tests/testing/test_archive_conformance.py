@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,14 +32,14 @@ def test_back_ups_directory_passes(tmp_path: Path) -> None:
 
 
 class _Replaces(DirectoryArchive):
-    def put(self, name: str, data: bytes) -> bool:
+    def put(self, name: str, pieces: Sequence[bytes]) -> bool:
         self.delete([name])
-        return super().put(name, data)
+        return super().put(name, pieces)
 
 
 class _SaysItCreated(DirectoryArchive):
-    def put(self, name: str, data: bytes) -> bool:
-        super().put(name, data)
+    def put(self, name: str, pieces: Sequence[bytes]) -> bool:
+        super().put(name, pieces)
         return True
 
 

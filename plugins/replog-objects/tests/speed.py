@@ -1,23 +1,30 @@
-"""Archiving and scanning a log, against obstore putting and getting the same bytes; appends beside it.
+"""Archiving and scanning a log, against obstore putting and getting the same bytes; appends beside it; what bookies free.
 
-python plugins/replog-objects/tests/speed.py --mib 1024 --server moto
+python plugins/replog-objects/tests/speed.py --mib 1024 --rounds 3 --server moto
+
+In each round obstore puts objects, then as many bytes of a log are archived; obstore gets ranges of 8 MiB, one after the other,
+then the log is scanned. Ratios are of one round; medians of the rounds are printed at the end. With `--server local` the archive
+is a directory, `file:`, and obstore's store is another: replog's objects are synced to the disk there, and obstore's are not.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import obstore
 import trio
-from obstore.store import S3Store
+from obstore.store import LocalStore, S3Store
 
 if __name__ == "__main__":  # pytest has done this otherwise
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
@@ -28,8 +35,24 @@ import replog
 
 _OBJECT_MIB = 64
 _BLOCK = 8 << 20
-_ALONE_S = 5.0
+_APPENDS_ALONE_S = 5.0
 _PAUSE_S = 0.005
+_LEFT_MIB, _FREED_S = 1024, 60.0  # what bookies may keep, and how soon
+
+GOALS = {
+    "archive / obstore's put": ">= 0.6",
+    "scan / obstore's ranges": ">= 0.6",
+    "p99 of appends beside / alone": "<= 2",
+}
+
+
+@attrs.frozen
+class Place:
+    """A store, as obstore sees it and as an archive's URL. `server_cpu_s` is what its process has used so far."""
+
+    store: Any
+    url: str
+    server_cpu_s: Callable[[], float]
 
 
 def rate(mib: int, work: Callable[[int], object]) -> float:
@@ -40,22 +63,25 @@ def rate(mib: int, work: Callable[[int], object]) -> float:
     return mib / (time.perf_counter() - began_s)
 
 
-def measure_obstore(server: S3Server, mib: int) -> tuple[float, float]:
-    """Prints, and returns, the rates of putting and of getting in ranges, as archives do it."""
-    store: Any = S3Store("perf", endpoint=f"http://{server.address}", client_options={"allow_http": True})
+def put_alone(place: Place, mib: int) -> float:
+    """MiB/s of obstore, putting one object after the other."""
     body = os.urandom(_OBJECT_MIB << 20)
-    put = rate(mib, lambda each: obstore.put(store, f"raw/{each}", body, use_multipart=False))
-    get = rate(mib, lambda each: bytes(obstore.get(store, f"raw/{each}").bytes()))
-    starts = range(0, len(body), _BLOCK)
-    ranges = rate(
-        mib, lambda each: [bytes(obstore.get_range(store, f"raw/{each}", start=at, length=_BLOCK)) for at in starts]
-    )
-    print(f"obstore: put {put:.0f}, get {get:.0f}, get in ranges of 8 MiB {ranges:.0f} MiB/s")
-    return put, get
+    return rate(mib, lambda each: obstore.put(place.store, f"raw/{each}", body, use_multipart=False))
 
 
-async def appends(client: replog.Client, has_ended: Callable[[], bool]) -> str:
-    """Lone appends, until then."""
+def get_alone(place: Place, mib: int) -> float:
+    """MiB/s of obstore, getting what `put_alone` has put."""
+    starts = range(0, _OBJECT_MIB << 20, _BLOCK)
+
+    def get(each: int) -> None:
+        for at in starts:
+            bytes(obstore.get_range(place.store, f"raw/{each}", start=at, length=_BLOCK))
+
+    return rate(mib, get)
+
+
+async def appends(client: replog.Client, has_ended: Callable[[], bool]) -> float:
+    """Lone appends, until then. The 99th of 100, in ms."""
     waits_ms: list[float] = []
     async with client.write_log("beside") as log:
         while not has_ended():
@@ -63,74 +89,135 @@ async def appends(client: replog.Client, has_ended: Callable[[], bool]) -> str:
             await log.append(bytes(1024))
             waits_ms.append((time.perf_counter() - began_s) * 1e3)
             await trio.sleep(_PAUSE_S)
-    waits_ms.sort()
-    return f"p50 {waits_ms[len(waits_ms) // 2]:.2f}, p99 {waits_ms[int(len(waits_ms) * 0.99)]:.2f} ms"
+    return sorted(waits_ms)[int(len(waits_ms) * 0.99)]
 
 
-async def measure_replog(server: S3Server, mib: int, put: float, get: float, directory: Path) -> None:
+def disk_mib(directory: Path) -> float:
+    """What the files below it take of the disk."""
+    return sum(each.stat().st_blocks * 512 for each in directory.rglob("*") if each.is_file()) / (1 << 20)
+
+
+class Measured:
+    """The figures of all rounds."""
+
+    def __init__(self) -> None:
+        self._figures: defaultdict[str, list[float]] = defaultdict(list)
+
+    def add(self, name: str, value: float) -> None:
+        self._figures[name].append(value)
+        print(f"  {name}: {value:.2f}", flush=True)
+
+    def ratio(self, over: str, under: str) -> None:
+        self.add(f"{over} / {under}", self._figures[over][-1] / self._figures[under][-1])
+
+    def summary(self) -> Iterator[str]:
+        for name, values in self._figures.items():
+            goal = f"; wanted: {GOALS[name]}" if name in GOALS else ""
+            yield f"{name}: {statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f}{goal})"
+
+
+@contextmanager
+def server_share(place: Place, measured: Measured, name: str) -> Iterator[None]:
+    """Says how much of a processor the store's server uses meanwhile."""
+    before_s, began_s = place.server_cpu_s(), time.perf_counter()
+    yield
+    measured.add(name, 100 * (place.server_cpu_s() - before_s) / (time.perf_counter() - began_s))
+
+
+async def archive(place: Place, mib: int, directory: Path, measured: Measured) -> None:
     async with replog.embed(directory) as client:
         entries = [os.urandom(1024)] * 1024
         async with client.write_log("orders") as log:
             for _ in range(mib):
                 await log.extend(entries)
             await log.roll()
-        await client.admin.add_archive(f"s3://perf/archive?endpoint=http://{server.address}")
-        end_s = time.perf_counter() + _ALONE_S
-        print("appends alone:", await appends(client, lambda: time.perf_counter() > end_s))
-        done = trio.Event()
+        await client.admin.add_archive(place.url)
+        end_s = time.perf_counter() + _APPENDS_ALONE_S
+        measured.add("p99 of appends alone", await appends(client, lambda: time.perf_counter() > end_s))
+        measured.add("obstore's put", await trio.to_thread.run_sync(put_alone, place, mib))
+        done, before_mib = trio.Event(), disk_mib(directory)
 
         async def beside() -> None:
-            print("appends beside archiving:", await appends(client, done.is_set))
+            measured.add("p99 of appends beside", await appends(client, done.is_set))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(beside)
-            began_s = time.perf_counter()
-            moved = await client.admin.archive_log("orders")
-            archived = moved.size_bytes / (time.perf_counter() - began_s) / (1 << 20)
-            done.set()
-        print(f"archive: {archived:.0f} MiB/s, {archived / put:.2f} of obstore's put (at least 0.6 is wanted)")
-        for each in client.bookies:
-            await each.collect_garbage()
+        with server_share(place, measured, "server while archiving, %"):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(beside)
+                began_s = time.perf_counter()
+                moved = await client.admin.archive_log("orders")
+                took_s = time.perf_counter() - began_s
+                done.set()
+        measured.add("archive", moved.size_bytes / took_s / (1 << 20))
+        measured.ratio("archive", "obstore's put")
+        measured.ratio("p99 of appends beside", "p99 of appends alone")
+        with trio.move_on_after(_FREED_S):
+            while disk_mib(directory) > _LEFT_MIB:  # noqa: ASYNC110 - nobody tells of it
+                await trio.sleep(0.1)
+        measured.add("bookies' disk before, MiB", before_mib)
+        measured.add("bookies' disk after, MiB", disk_mib(directory))
+        measured.add("  and this was after, s", time.perf_counter() - began_s - took_s)
+
+
+async def scan(place: Place, mib: int, directory: Path, measured: Measured) -> None:
+    measured.add("obstore's ranges", get_alone(place, mib))
     async with replog.embed(directory) as client, client.read_log("orders") as reader:
-        began_s, count = time.perf_counter(), 0
-        async for batch in reader.batches():
-            count += len(batch)
-        scanned = count / 1024 / (time.perf_counter() - began_s)
-        print(f"scan: {scanned:.0f} MiB/s, {scanned / get:.2f} of obstore's get (at least 0.6 is wanted)")
+        with server_share(place, measured, "server while scanning, %"):
+            began_s, count = time.perf_counter(), 0
+            async for batch in reader.batches():
+                count += len(batch)
+            measured.add("scan", count / 1024 / (time.perf_counter() - began_s))
+        assert count == mib << 10, "all of it"
+    measured.ratio("scan", "obstore's ranges")
+
+
+@contextmanager
+def opened(server_name: str, directory: Path) -> Iterator[Place]:
+    """A new store."""
+    if server_name == "local":
+        for name in ("raw", "archive"):
+            (directory / name).mkdir()
+        yield Place(LocalStore(directory / "raw"), f"file:{directory / 'archive'}", lambda: 0.0)
+        return
+    os.environ.update(credentials(), TMPDIR=str(directory))
+    server = SERVERS[server_name](directory)
+    if not server.TAKES_SESSION_TOKENS:
+        del os.environ["AWS_SESSION_TOKEN"]
+    server.start()
+    try:
+        server.bucket("perf")
+        endpoint = f"http://{server.address}"
+        store = S3Store("perf", endpoint=endpoint, client_options={"allow_http": True, "timeout": "600s"})
+        yield Place(store, f"s3://perf/archive?endpoint={endpoint}", lambda: _cpu_s(server))
+    finally:
+        server.kill()
+
+
+def _cpu_s(server: S3Server) -> float:
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--server", choices=[*SERVERS], default="moto")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--server", choices=["local", *SERVERS], default="moto")
+    where = "where the store keeps its files: a disk other than the bookies', or memory, as a bucket is elsewhere"
+    parser.add_argument("--store", type=Path, default=Path.cwd(), help=where)
     given = parser.parse_args()
-    os.environ.update(credentials())
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as place:
-        server = SERVERS[given.server](Path(place))
-        if not server.TAKES_SESSION_TOKENS:
-            del os.environ["AWS_SESSION_TOKEN"]
-        server.start()
-        with closing(_Ending(server)):
-            server.bucket("perf")
-            put, get = measure_obstore(server, given.mib)
-            before_s = _cpu_s(server.pid)
-            began_s = time.perf_counter()
-            trio.run(measure_replog, server, given.mib, put, get, Path(place) / "wal")
-            share = (_cpu_s(server.pid) - before_s) / (time.perf_counter() - began_s)
-            print(f"{given.server} used {100 * share:.0f} % of a processor meanwhile")
-
-
-class _Ending:
-    """Ends a server."""
-
-    def __init__(self, server: S3Server) -> None:
-        self.close = server.kill
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    measured = Measured()
+    for number in range(given.rounds):
+        print(f"round {number + 1}", flush=True)
+        with (
+            tempfile.TemporaryDirectory(dir=Path.cwd()) as name,
+            tempfile.TemporaryDirectory(dir=given.store) as stored,
+            opened(given.server, Path(stored)) as place,
+        ):
+            trio.run(archive, place, given.mib, Path(name), measured)
+            trio.run(scan, place, given.mib, Path(name), measured)
+    print(f"medians of {given.rounds} rounds, {given.mib} MiB, {given.server}; MiB/s, ms")
+    print("\n".join(measured.summary()))
 
 
 if __name__ == "__main__":

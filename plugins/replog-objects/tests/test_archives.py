@@ -71,8 +71,8 @@ def names_of(bucket: Bucket) -> list[str]:
 
 def test_objects_are_created_once_read_listed_and_deleted(bucket: Bucket) -> None:
     store = archive_of(bucket)
-    assert store.put(NAME, b"0123456789")
-    assert not store.put(NAME, b"another")
+    assert store.put(NAME, [b"0123456789"])
+    assert not store.put(NAME, [b"another"])
     assert store.read(NAME, 2, 3) == b"234"
     assert store.read(NAME, 8, 100) == b"89"
     assert store.read("ledgers/none", 0, 1) is None
@@ -87,7 +87,7 @@ def test_put_survives_each_passing_fault(bucket: Bucket, fault: Fault) -> None:
     with bad_proxy(bucket.server.address) as (proxy, address):
         store = archive_of(bucket, address, timeout_s=20.0)
         proxy.next_one(fault, "PUT")
-        store.put(NAME, b"0123456789")
+        store.put(NAME, [b"0123456789"])
         proxy.next_one(Fault.NONE, "PUT", 0)
         assert store.read(NAME, 0, 10) == b"0123456789"
         assert proxy.faults[fault]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import attrs
 
@@ -29,12 +29,12 @@ class Archive(ABC):
         """The archive, as errors and reports name it: without credentials."""
 
     @abstractmethod
-    def put(self, name: str, data: bytes) -> bool:
-        """Creates an object, durably; False if there is one of this name, which stays as it is. After an error it may be there,
-        or may come yet."""
+    def put(self, name: str, pieces: Sequence[bytes]) -> bool:
+        """Creates an object of these pieces, one behind the other, durably; False if there is one of this name, which stays as it
+        is. After an error it may be there, or may come yet."""
 
     @abstractmethod
-    def read(self, name: str, start: int, size_bytes: int) -> bytes | None:
+    def read(self, name: str, start: int, size_bytes: int) -> bytes | memoryview | None:
         """So many bytes of an object, fewer only at its end, before which `start` lies; None if there is no such object."""
 
     @abstractmethod

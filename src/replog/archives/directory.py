@@ -29,14 +29,14 @@ class DirectoryArchive(Archive):
     def shown(self) -> str:
         return f"file:{self._path}"
 
-    def put(self, name: str, data: bytes) -> bool:
+    def put(self, name: str, pieces: Sequence[bytes]) -> bool:
         path, unfinished = self._path / name, self._path / _UNFINISHED / secrets.token_hex(16)
         with self._named():
             for each in (unfinished.parent, path.parent):
                 self._make_directory(each)
             try:
                 with unfinished.open("xb") as file:
-                    file.write(data)
+                    file.writelines(pieces)
                     file.flush()
                     sync_all(file.fileno())
                 os.link(unfinished, path)

@@ -39,7 +39,7 @@ class ArchivedObject:
     name: ObjectName
     size_bytes: int
 
-    async def read(self, start: int, size_bytes: int) -> bytes:
+    async def read(self, start: int, size_bytes: int) -> bytes | memoryview:
         """So many bytes of it. Raises `ArchiveError` if they are not there."""
         found = await self.archive.call(self.archive.store.read, str(self.name), start, size_bytes)
         if found is None or len(found) != size_bytes:
@@ -49,14 +49,18 @@ class ArchivedObject:
 
     async def index(self) -> ObjectIndex:
         """Reads its index. Raises `ArchiveError` if it is damaged."""
-        tail = await self.read(max(0, self.size_bytes - _TAIL_BYTES), min(_TAIL_BYTES, self.size_bytes))
+        tail = await self._tail(_TAIL_BYTES)
         try:
             size_bytes = index_bytes(tail[-FOOTER_BYTES:])
             if size_bytes > min(len(tail), self.size_bytes):
-                tail = await self.read(max(0, self.size_bytes - size_bytes), min(size_bytes, self.size_bytes))
+                tail = await self._tail(size_bytes)
             return decode_index(tail[-size_bytes:], self.size_bytes)
         except RemoteProtocolError as error:
             raise self.problem(f"{error}: put it back as it was") from error
+
+    async def _tail(self, size_bytes: int) -> bytes:
+        """So many of its last bytes, or all."""
+        return bytes(await self.read(max(0, self.size_bytes - size_bytes), min(size_bytes, self.size_bytes)))
 
     def problem(self, what: str) -> ArchiveError:
         """An error about this object."""
@@ -70,7 +74,7 @@ class _Cached:
 
     def __init__(self) -> None:
         self.done = trio.Event()
-        self.value: ObjectIndex | bytes | None = None
+        self.value: ObjectIndex | bytes | memoryview | None = None
         self.error: ArchiveError | None = None
         self.size_bytes = 0
 
@@ -177,16 +181,21 @@ class ArchiveReader:
 
     # -- scans --------------------------------------------------------------------------------------------------------
 
-    async def _scanned(self, objects: Sequence[ArchivedObject], at: int, start: int, size_bytes: int) -> bytes:
+    async def _scanned(
+        self, objects: Sequence[ArchivedObject], at: int, start: int, size_bytes: int
+    ) -> bytes | memoryview:
         """These bytes of an object, from the blocks that have them. The next blocks are read beside."""
         first, last = start // BLOCK_BYTES, (start + size_bytes - 1) // BLOCK_BYTES
         for each, block in self._blocks_from(objects, at, first):
             self._begin(each, block)
-        parts = [await self._get(objects[at], block) for block in range(first, last + 1)]
-        joined = b"".join(part for part in parts if isinstance(part, bytes)) if len(parts) > 1 else parts[0]
-        assert isinstance(joined, bytes), "the place of a block"
-        begin = start - first * BLOCK_BYTES
-        return joined[begin : begin + size_bytes]
+        parts = []
+        for block in range(first, last + 1):
+            found = await self._get(objects[at], block)
+            assert not isinstance(found, ObjectIndex), "the place of a block"
+            begin = start - block * BLOCK_BYTES
+            # A view: bytes are copied once, as batches.
+            parts.append(memoryview(found)[max(0, begin) : begin + size_bytes])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _blocks_from(
         self, objects: Sequence[ArchivedObject], at: int, block: int
@@ -204,7 +213,7 @@ class ArchiveReader:
 
     # -- the cache ----------------------------------------------------------------------------------------------------
 
-    async def _get(self, read: ArchivedObject, block: int) -> ObjectIndex | bytes:
+    async def _get(self, read: ArchivedObject, block: int) -> ObjectIndex | bytes | memoryview:
         cached = self._begin(read, block)
         await cached.done.wait()
         if cached.error is not None:
@@ -254,5 +263,5 @@ class ArchiveReader:
             self._cached_bytes -= gone.size_bytes
 
 
-async def _read_alone(objects: Sequence[ArchivedObject], at: int, start: int, size_bytes: int) -> bytes:
+async def _read_alone(objects: Sequence[ArchivedObject], at: int, start: int, size_bytes: int) -> bytes | memoryview:
     return await objects[at].read(start, size_bytes)

@@ -66,7 +66,7 @@ class OpenedArchive:
         """The time by the store's clock, in s since the epoch: that of an object that is written for it. Raises
         `ArchiveError`."""
         name = f"{_CLOCK_PREFIX}{token}"
-        await self.call(self.store.put, name, b"The time.\n")
+        await self.call(self.store.put, name, [b"The time.\n"])
         found = [each async for page in self.pages(_CLOCK_PREFIX) for each in page]
         await self.call(self.store.delete, [name])
         return max(each.modified_at_s for each in found)
@@ -96,14 +96,14 @@ class Archives:
         opened = OpenedArchive(record, store, self._calls)
         if await _cookie(opened) is None:
             await self._records.create_key(archive_key_path(record.archive_id), record.encoded())
-            await opened.call(store.put, COOKIE_NAME, record.cookie())
+            await opened.call(store.put, COOKIE_NAME, [record.cookie()])
         if await _cookie(opened) != record.cookie():
             if not known:  # nothing can name it: whoever opens it finds this cookie
                 await self._records.delete_key(archive_key_path(record.archive_id))
             raise opened.problem(
                 "it has the cookie of another archive, or of another cluster (B4): nothing was changed, use another prefix"
             )
-        if await opened.call(store.put, COOKIE_NAME, record.cookie()):
+        if await opened.call(store.put, COOKIE_NAME, [record.cookie()]):
             raise opened.problem("its store replaces objects that exist: use one that can create without replacing")
         return record
 
@@ -155,4 +155,5 @@ class Archives:
 
 
 async def _cookie(archive: OpenedArchive) -> bytes | None:
-    return await archive.call(archive.store.read, COOKIE_NAME, 0, _COOKIE_BYTES_MAX)
+    found = await archive.call(archive.store.read, COOKIE_NAME, 0, _COOKIE_BYTES_MAX)
+    return None if found is None else bytes(found)

@@ -158,7 +158,7 @@ class DailyCollection:
             return None
         archive = await self._archives.opened(self._archive_id)
         name = f"{_COLLECTIONS_PREFIX}{day}"
-        is_ours = await archive.call(archive.store.put, name, b"Garbage was collected on this day.\n")
+        is_ours = await archive.call(archive.store.put, name, [b"Garbage was collected on this day.\n"])
         self._day = day
         if not is_ours:
             return None

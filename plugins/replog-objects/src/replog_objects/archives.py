@@ -6,7 +6,7 @@ So every request may be made again: a put that meets its own earlier attempt fin
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 import obstore
@@ -35,12 +35,12 @@ class BucketArchive(Archive):
         """The URL, without its options."""
         return str(self._target)
 
-    def put(self, name: str, data: bytes) -> bool:
+    def put(self, name: str, pieces: Sequence[bytes]) -> bool:
         """Creates an object. False if there is one, maybe by an attempt of this call whose answer was lost."""
 
         def create() -> bool:
             try:
-                obstore.put(self._store, self._prefix + name, data, mode="create", use_multipart=False)
+                obstore.put(self._store, self._prefix + name, pieces, mode="create", use_multipart=False)
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
                 if is_elsewhere(error):
                     raise
@@ -51,7 +51,7 @@ class BucketArchive(Archive):
 
         return self._retried(create)
 
-    def read(self, name: str, start: int, size_bytes: int) -> bytes | None:
+    def read(self, name: str, start: int, size_bytes: int) -> memoryview | None:
         """A range of an object; None if there is none."""
         return self._retried(lambda: self._range(name, start, size_bytes))
 
@@ -69,10 +69,10 @@ class BucketArchive(Archive):
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _range(self, name: str, start: int, size_bytes: int) -> bytes | None:
+    def _range(self, name: str, start: int, size_bytes: int) -> memoryview | None:
         try:
             found = obstore.get(self._store, self._prefix + name, options={"range": (start, start + size_bytes)})
-            data = bytes(found.bytes())
+            data = memoryview(found.bytes())  # no copy
         except FileNotFoundError as error:
             if is_elsewhere(error):
                 raise
