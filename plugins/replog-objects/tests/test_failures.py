@@ -7,6 +7,7 @@ import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import attrs
 import pytest
 import trio
 from bad_proxy import PASSING, BadProxy, Fault, bad_proxy
@@ -23,6 +24,8 @@ from replog.errors import (
 )
 from replog_objects.errors import BucketRefusedError
 from replog_objects.metastore import ObjectsMetastore
+from replog_objects.options import ObjectsOptions, Target
+from replog_objects.requests import Listing, Requests
 
 LOST = [each for each in PASSING if each.name.endswith("AFTER") and each is not Fault.SHORTENED_AFTER]
 
@@ -208,6 +211,30 @@ async def test_damaged_objects_are_named(bucket: Bucket) -> None:
         bucket.put("some/prefix/k/logs/it=zz=", b"a stranger's")
         with pytest.raises(MetastoreCorruptError, match="another program"):
             await metastore.children("logs")
+
+
+class Replacing(Requests):
+    """Shows at first a file that is about to replace an object, as versitygw does."""
+
+    has_shown = False
+
+    def right_below(self, name: str) -> Listing:
+        listing = super().right_below(name)
+        if self.has_shown:
+            return listing
+        self.has_shown = True
+        strange = attrs.evolve(listing.objects[0], name=f"{name}/.orders=.sgwtmp.1799797201")
+        return attrs.evolve(listing, objects=[strange, *listing.objects])
+
+
+async def test_file_about_to_replace_an_object_is_no_damage(bucket: Bucket) -> None:
+    options = ObjectsOptions(endpoint=f"http://{bucket.server.address}")
+    metastore = ObjectsMetastore(Target("s3", bucket.name, "some/prefix"), options, Replacing)
+    try:
+        await metastore.create("logs/orders", b"a value")
+        assert await metastore.children("logs") == ["orders"]
+    finally:
+        await metastore.aclose()
 
 
 async def test_cancelled_change_happens_or_not_and_blocks_nobody(bucket: Bucket) -> None:

@@ -140,9 +140,10 @@ class Archiver:
         # This machine may have slept for days: others collect what is a day old.
         is_gone = covering([name for name, _ in objects], first, last) <= last
         if is_gone or now_s - min(each.modified_at_s for _, each in objects) > NAMED_FOR_S:
-            took = f"took longer than {NAMED_FOR_S / 3600:g} hours"
-            problem = f"archiving a fragment of ledger {ledger_id} {took}: bookies keep its entries"
-            raise archive.problem(f"{problem}. Archive it again, with a faster way to the store")
+            slow = f"it took longer than {NAMED_FOR_S / 3600:g} hours: a faster way to the store is needed"
+            why = "an object that it had stored is gone: find out who deletes there" if is_gone else slow
+            entries = f"entries {first} to {last} of ledger {ledger_id}"
+            raise archive.problem(f"{entries} were not archived, bookies keep them; {why}. Then archive them again")
 
     # -- back to bookies ----------------------------------------------------------------------------------------------
 

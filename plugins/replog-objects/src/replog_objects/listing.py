@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import trio
 
-from replog.errors import MetastoreCorruptError
 from replog_objects.calls import Calls, Outcome, for_all
 from replog_objects.layout import TOMBSTONE_BYTES, DamagedError, place_of, word_of
 from replog_objects.options import ObjectsOptions, Target
@@ -45,15 +44,15 @@ class Listings:
         live.update(
             name for name, is_live in zip(doubtful, await for_all(self._has_live, doubtful), strict=True) if is_live
         )
-        return sorted(self._words_of(live))
+        return sorted(word_of(each) for each in live)
 
     async def keys_with_values(self, key: str) -> list[str]:
         """The words of the keys right below this one, sorted. Raises `MetastoreError`."""
         listing = await self._list(key)
-        return sorted(self._words_of(each.name for each in listing.objects if each.size_bytes != TOMBSTONE_BYTES))
+        return sorted(word_of(each.name) for each in listing.objects if each.size_bytes != TOMBSTONE_BYTES)
 
     async def _list(self, key: str) -> Listing:
-        listing = await self._calls.read(f"what is below {key!r}", lambda requests: requests.right_below(place_of(key)))
+        listing = await self._calls.read(f"what is below {key!r}", partial(_right_below, place=place_of(key)))
         await self._remove_old(listing.objects)
         return listing
 
@@ -62,13 +61,6 @@ class Listings:
         is_live, tombstones = await self._calls.read(f"what is below {name!r}", partial(_first_live, place=name[:-1]))
         await self._remove_old(tombstones)
         return is_live
-
-    def _words_of(self, names: Iterable[str]) -> list[str]:
-        try:
-            return [word_of(each) for each in names]
-        except DamagedError as error:
-            problem = f"{error}: another program has put an object below {self._target}/k"
-            raise MetastoreCorruptError(f"{problem}: {sorted(names)[:3]}") from None
 
     # -- removal ---------------------------------------------------------------------------------------------------
 
@@ -104,6 +96,18 @@ class Listings:
         if await self._calls.attempt(lambda requests: requests.get(name), outcome) is None:
             return False
         return await self._calls.attempt(lambda requests: requests.delete(name, tag), outcome)
+
+
+def _right_below(requests: Requests, place: str) -> Listing:
+    """The objects right below a place, which are all keys'. Raises `DamagedError` otherwise: then it is listed again, since
+    versitygw shows the file that is about to replace an object, for a moment, under a name of its own."""
+    listing = requests.right_below(place)
+    for name in (*(each.name for each in listing.objects), *(f"{each}=" for each in listing.prefixes)):
+        try:
+            word_of(name)
+        except DamagedError as error:
+            raise DamagedError(f"{error}: another program has put {name!r} there. Delete it") from None
+    return listing
 
 
 def _first_live(requests: Requests, place: str) -> tuple[bool, list[Listed]]:
