@@ -13,6 +13,7 @@ from bad_proxy import PASSING, Fault, bad_proxy
 from s3_server import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Bucket, unsigned
 
 import replog
+from replog.abc import Archive
 from replog.client import archive_reading
 from replog.errors import ArchiveError, ArchiveUnreadableError, ConfigError
 from replog.protocol import archiving
@@ -28,7 +29,7 @@ def url_of(bucket: Bucket, address: str = "", **options: object) -> str:
     return f"s3://{bucket.name}/archive?" + "&".join(f"{name}={value}" for name, value in given.items())
 
 
-def archive_of(bucket: Bucket, address: str = "", **options: float) -> BucketArchive:
+def archive_of(bucket: Bucket, address: str = "", **options: float) -> Archive:
     endpoint = f"http://{address or bucket.server.address}"
     return BucketArchive(Target("s3", bucket.name, "archive"), ArchiveOptions(endpoint=endpoint, **options))  # type: ignore[arg-type]
 
