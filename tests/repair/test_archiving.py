@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -44,6 +45,19 @@ async def write(
                 await log.append(each)
             await log.roll()
     return data
+
+
+@asynccontextmanager
+async def ready(
+    bookies: int = 3, **written: Any
+) -> AsyncIterator[tuple[Cluster, MemoryArchive, replog.Client, list[bytes]]]:
+    """A cluster, its archive, and a client that has added it and written a log."""
+    async with cluster(bookies) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            data = await write(client, **written)
+            await client.admin.add_archive(URL)
+            yield world, store, client, data
 
 
 async def ledger_ids(client: replog.Client) -> list[int]:
@@ -216,33 +230,25 @@ async def read_all(client: replog.Client, password: bytes = b"") -> list[bytes]:
 
 async def test_bookies_drop_archived_copies_within_seconds(autojump_clock: trio.testing.MockClock) -> None:
     """They are told, and one that is not told finds out at its next garbage collection."""
-    async with cluster(3) as world:
-        with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client)
-            await client.admin.add_archive(URL)
-            await client.admin.archive_log("log")
-            await trio.sleep(3)
-            assert [held(world, each) for each in (await ledger_ids(client))[:3]] == [0, 0, 0]
-            assert await read_log(client) == data
+    async with ready() as (world, _, client, data):
+        await client.admin.archive_log("log")
+        await trio.sleep(3)
+        assert [held(world, each) for each in (await ledger_ids(client))[:3]] == [0, 0, 0]
+        assert await read_log(client) == data
 
 
 async def test_recall_without_room_keeps_the_archive(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(3) as world:
-        with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client)
-            await client.admin.add_archive(URL)
-            await client.admin.archive_log("log")
-            await release(world)
-            await world.bookies[0].kill()
-            with pytest.raises(ArchiveError, match=r"entries 0 to 4 of ledger \d+ stay archived.*Recall them again"):
-                await client.admin.recall_log("log")
-            await release(world)
-            assert await read_log(client) == data
-            await world.bookies[0].start()
-            assert (await client.admin.recall_log("log")).fragments == 3
-            assert await read_log(client) == data
+    async with ready() as (world, _, client, data):
+        await client.admin.archive_log("log")
+        await release(world)
+        await world.bookies[0].kill()
+        with pytest.raises(ArchiveError, match=r"entries 0 to 4 of ledger \d+ stay archived.*Recall them again"):
+            await client.admin.recall_log("log")
+        await release(world)
+        assert await read_log(client) == data
+        await world.bookies[0].start()
+        assert (await client.admin.recall_log("log")).fragments == 3
+        assert await read_log(client) == data
 
 
 @pytest.mark.parametrize("damage", ["deleted", "flipped", "cut", "emptied", "another's"])
@@ -322,59 +328,47 @@ async def test_client_without_the_plugin_names_its_package(autojump_clock: trio.
 
 async def test_l7_deleting_and_trimming_delete_objects(autojump_clock: trio.testing.MockClock) -> None:
     """Rule L7: after the record, or by a collection."""
-    async with cluster(3) as world:
-        store = with_archive(world)
-        async with world.client(QUICK) as client:
-            await write(client)
-            await client.admin.add_archive(URL)
-            await client.admin.archive_log("log")
-            await client.trim_log("log", before=replog.Position(2, 0))
-            assert len(store.objects_here) == 2
-            store.begins = store.away
-            await client.trim_log("log", before=replog.Position(3, 0))
-            store.begins = lambda _call: None
-            assert len(store.objects_here) == 2, "the store was away"
-            await client.delete_log("log")
-            assert len(store.objects_here) == 1
-            assert (await client.admin.collect_archives(grace_s=-1.0)).objects == 1
-            assert store.objects_here == []
+    async with ready() as (_, store, client, _):
+        await client.admin.archive_log("log")
+        await client.trim_log("log", before=replog.Position(2, 0))
+        assert len(store.objects_here) == 2
+        store.begins = store.away
+        await client.trim_log("log", before=replog.Position(3, 0))
+        store.begins = lambda _call: None
+        assert len(store.objects_here) == 2, "the store was away"
+        await client.delete_log("log")
+        assert len(store.objects_here) == 1
+        assert (await client.admin.collect_archives(grace_s=-1.0)).objects == 1
+        assert store.objects_here == []
 
 
 async def test_b6a_collection_doubts_an_older_metastore(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(3) as world:
-        store = with_archive(world)
-        async with world.client(QUICK) as client:
-            await write(client)
-            await client.admin.add_archive(URL)
-            await client.admin.archive_log("log")
-            before = store.objects_here
-            newest = snapshot_of(world.metastore)
-            gone = {ledger_key_path(each) for each in (await ledger_ids(client))[:3]}
-            older = {key: value for key, value in newest.values.items() if key not in gone}
-            put_back(world.metastore, attrs.evolve(newest, values={**older, NEXT_LEDGER_ID_KEY: b"1"}))
-            await trio.sleep(5)
-            with pytest.raises(MetastoreDoubtedError):
-                await client.admin.collect_archives(grace_s=-1.0)
-            assert store.objects_here == before
+    async with ready() as (world, store, client, _):
+        await client.admin.archive_log("log")
+        before = store.objects_here
+        newest = snapshot_of(world.metastore)
+        gone = {ledger_key_path(each) for each in (await ledger_ids(client))[:3]}
+        older = {key: value for key, value in newest.values.items() if key not in gone}
+        put_back(world.metastore, attrs.evolve(newest, values={**older, NEXT_LEDGER_ID_KEY: b"1"}))
+        await trio.sleep(5)
+        with pytest.raises(MetastoreDoubtedError):
+            await client.admin.collect_archives(grace_s=-1.0)
+        assert store.objects_here == before
 
 
 async def test_slow_archiving_is_not_named(autojump_clock: trio.testing.MockClock) -> None:
     """Its first objects could be collected before the record names them."""
-    async with cluster(3) as world:
-        store = with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client)
-            await client.admin.add_archive(URL)
+    async with ready() as (world, store, client, data):
 
-            def passes(call: str) -> None:
-                store.clock_s += (call == "put") * 13 * 3600
+        def passes(call: str) -> None:
+            store.clock_s += (call == "put") * 13 * 3600
 
-            store.ended = passes
-            with pytest.raises(ArchiveError, match="bookies keep them; it took longer than 12 hours"):
-                await client.admin.archive_log("log")
-            store.ended = lambda _call: None
-            await release(world)
-            assert await read_log(client) == data
+        store.ended = passes
+        with pytest.raises(ArchiveError, match="bookies keep them; it took longer than 12 hours"):
+            await client.admin.archive_log("log")
+        store.ended = lambda _call: None
+        await release(world)
+        assert await read_log(client) == data
 
 
 async def test_f6_copy_is_not_named_once_it_was_collected(
@@ -382,37 +376,33 @@ async def test_f6_copy_is_not_named_once_it_was_collected(
 ) -> None:
     """Rule F6: its machine sleeps for two days behind the first object, and a client that is awake collects."""
     monkeypatch.setattr(archiving, "OBJECT_BYTES_MAX", 200)
-    async with cluster(3) as world:
-        store = with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client, segments=1)
-            await client.admin.add_archive(URL)
-            names: list[str] = []
+    async with ready(segments=1) as (world, store, client, data):
+        names: list[str] = []
 
-            def sleeps(call: str) -> None:
-                if call == "put" and not names:
-                    names.extend(store.objects_here)
-                    store.contents.pop(names[0])
+        def sleeps(call: str) -> None:
+            if call == "put" and not names:
+                names.extend(store.objects_here)
+                store.contents.pop(names[0])
 
-            store.ended = sleeps
-            with pytest.raises(ArchiveError, match="it is missing"):
-                await client.admin.archive_log("log")
-            names.clear()
-            store.ended = lambda _call: None
-            reads = store.read
+        store.ended = sleeps
+        with pytest.raises(ArchiveError, match="it is missing"):
+            await client.admin.archive_log("log")
+        names.clear()
+        store.ended = lambda _call: None
+        reads = store.read
 
-            def read(name: str, start: int, size_bytes: int) -> bytes | None:
-                found = reads(name, start, size_bytes)
-                if name.startswith("ledgers/") and not names:
-                    names.append(name)
-                    store.contents.pop(name)
-                return found
+        def read(name: str, start: int, size_bytes: int) -> bytes | None:
+            found = reads(name, start, size_bytes)
+            if name.startswith("ledgers/") and not names:
+                names.append(name)
+                store.contents.pop(name)
+            return found
 
-            monkeypatch.setattr(store, "read", read)
-            with pytest.raises(ArchiveError, match="bookies keep them; an object that it had stored is gone"):
-                await client.admin.archive_log("log")
-            await release(world)
-            assert await read_log(client) == data
+        monkeypatch.setattr(store, "read", read)
+        with pytest.raises(ArchiveError, match="bookies keep them; an object that it had stored is gone"):
+            await client.admin.archive_log("log")
+        await release(world)
+        assert await read_log(client) == data
 
 
 async def test_f6_late_request_names_no_collected_copy(
@@ -444,103 +434,83 @@ async def test_f6_collection_goes_on_beside_changes_of_a_record(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule F6: a repair changes the record between the reading and the writing of a collection."""
-    async with cluster(3) as world:
-        store = with_archive(world)
-        async with world.client(QUICK) as client:
-            await write(client, segments=1)
-            await client.admin.add_archive(URL)
-            left = ObjectName((await ledger_ids(client))[0], "ab" * 16, 0, 4, "cd" * 32)
-            store.put(str(left), [b"of an archiving that was killed"])
-            put, changes = LedgerRecords.put, list[int]()
+    async with ready(segments=1) as (_, store, client, _):
+        left = ObjectName((await ledger_ids(client))[0], "ab" * 16, 0, 4, "cd" * 32)
+        store.put(str(left), [b"of an archiving that was killed"])
+        put, changes = LedgerRecords.put, list[int]()
 
-            async def put_second(self: LedgerRecords, metadata: LedgerMetadata, expected: int) -> int:
-                if not changes:
-                    changes.append(await put(self, metadata, expected))
-                return await put(self, metadata, expected)
+        async def put_second(self: LedgerRecords, metadata: LedgerMetadata, expected: int) -> int:
+            if not changes:
+                changes.append(await put(self, metadata, expected))
+            return await put(self, metadata, expected)
 
-            monkeypatch.setattr(LedgerRecords, "put", put_second)
-            collected = await client.admin.collect_archives(grace_s=-86400.0)
-            assert (collected.objects, len(changes)) == (1, 1)
+        monkeypatch.setattr(LedgerRecords, "put", put_second)
+        collected = await client.admin.collect_archives(grace_s=-86400.0)
+        assert (collected.objects, len(changes)) == (1, 1)
 
 
 async def test_garbling_store_is_noticed_before_the_record_changes(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(3) as world:
-        store = with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client)
-            await client.admin.add_archive(URL)
+    async with ready() as (world, store, client, data):
 
-            def garbles(_call: str) -> None:
-                for name in store.objects_here:
-                    store.contents[name] = store.contents[name][:-1] + b"!"
+        def garbles(_call: str) -> None:
+            for name in store.objects_here:
+                store.contents[name] = store.contents[name][:-1] + b"!"
 
-            store.ended = garbles
-            with pytest.raises(ArchiveError, match="other bytes than were written"):
-                await client.admin.archive_log("log")
-            await release(world)
-            assert await read_log(client) == data
+        store.ended = garbles
+        with pytest.raises(ArchiveError, match="other bytes than were written"):
+            await client.admin.archive_log("log")
+        await release(world)
+        assert await read_log(client) == data
 
 
 async def test_losses_and_drains_pass_over_archived_fragments(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(4) as world:
-        with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client)
-            await client.admin.add_archive(URL)
-            await client.admin.archive_log("log")
-            await release(world)
-            ids = await ledger_ids(client)
-            gone = (await client.ledger_metadata(ids[0])).fragments[0].ensemble[0]
-            assert not set((await client.admin.drain_status(gone)).copies) & set(ids[:3])
-            await client.admin.undrain(gone)
-            named = world.named((await client.ledger_metadata(ids[0])).fragments[0].ensemble)
-            for bookie in named:
-                await bookie.kill()
-            at_risk = await client.admin.declare_lost([each.bookie_id for each in named], accept_loss=True)
-            assert not {each.ledger_id for each in at_risk} & set(ids[:3])
-            async with client.open_ledger(ids[0]) as reader:
-                assert await reader.read(0, 4) == data[:5]
+    async with ready(4) as (world, _, client, data):
+        await client.admin.archive_log("log")
+        await release(world)
+        ids = await ledger_ids(client)
+        gone = (await client.ledger_metadata(ids[0])).fragments[0].ensemble[0]
+        assert not set((await client.admin.drain_status(gone)).copies) & set(ids[:3])
+        await client.admin.undrain(gone)
+        named = world.named((await client.ledger_metadata(ids[0])).fragments[0].ensemble)
+        for bookie in named:
+            await bookie.kill()
+        at_risk = await client.admin.declare_lost([each.bookie_id for each in named], accept_loss=True)
+        assert not {each.ledger_id for each in at_risk} & set(ids[:3])
+        async with client.open_ledger(ids[0]) as reader:
+            assert await reader.read(0, 4) == data[:5]
 
 
 async def test_open_reader_goes_on_when_its_ledger_is_archived(autojump_clock: trio.testing.MockClock) -> None:
     """It knows an older record: bookies deny the next entry, and the record is read again. And the other way round."""
-    async with cluster(3) as world:
-        store = with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client, segments=1, entries=8)
-            await client.admin.add_archive(URL)
-            (ledger_id, *_) = await ledger_ids(client)
-            async with client.open_ledger(ledger_id) as reader:
-                assert await reader.read(0, 1) == data[:2]
-                await client.admin.archive_log("log")
-                await release(world)
-                assert await reader.read(2, 3) == data[2:4]
-                async with client.open_ledger(ledger_id) as another:
-                    await client.admin.recall_log("log")
-                    store.contents = {"cookie": store.contents["cookie"]}
-                    assert await another.read(4, 7) == data[4:]
+    async with ready(segments=1, entries=8) as (world, store, client, data):
+        (ledger_id, *_) = await ledger_ids(client)
+        async with client.open_ledger(ledger_id) as reader:
+            assert await reader.read(0, 1) == data[:2]
+            await client.admin.archive_log("log")
+            await release(world)
+            assert await reader.read(2, 3) == data[2:4]
+            async with client.open_ledger(ledger_id) as another:
+                await client.admin.recall_log("log")
+                store.contents = {"cookie": store.contents["cookie"]}
+                assert await another.read(4, 7) == data[4:]
 
 
 @pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.CONFLICT])
 async def test_m1_lost_answers_of_the_metastore_are_settled(
     autojump_clock: trio.testing.MockClock, fault: Fault
 ) -> None:
-    async with cluster(3) as world:
-        with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client, segments=1)
-            await client.admin.add_archive(URL)
-            world.metastore.fail_next("put", fault, under="ledgers/")
-            assert (await client.admin.archive_log("log")).fragments == 1
-            assert not world.metastore.planned()
-            await release(world)
-            assert await read_log(client) == data
-            world.metastore.fail_next("put", fault, under="ledgers/")
-            await client.admin.recall_log("log")
-            assert not world.metastore.planned()
-            await release(world)
-            assert await read_log(client) == data
-            assert (await client.admin.audit()).under_replicated == 0
+    async with ready(segments=1) as (world, _, client, data):
+        world.metastore.fail_next("put", fault, under="ledgers/")
+        assert (await client.admin.archive_log("log")).fragments == 1
+        assert not world.metastore.planned()
+        await release(world)
+        assert await read_log(client) == data
+        world.metastore.fail_next("put", fault, under="ledgers/")
+        await client.admin.recall_log("log")
+        assert not world.metastore.planned()
+        await release(world)
+        assert await read_log(client) == data
+        assert (await client.admin.audit()).under_replicated == 0
 
 
 async def test_summary_says_how_many_bytes_are_archived(autojump_clock: trio.testing.MockClock) -> None:
@@ -567,20 +537,16 @@ async def test_summary_says_how_many_bytes_are_archived(autojump_clock: trio.tes
 
 
 async def test_recall_goes_from_the_newest_segment_on(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(3) as world:
-        store = with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client)
-            await client.admin.add_archive(URL)
-            await client.admin.archive_log("log")
-            await release(world)
-            await client.admin.audit_archives()  # opens the archive
-            _, name, _ = store.objects_here
-            del store.contents[name]
-            with pytest.raises(ArchiveError, match="entries 0 to 4 of ledger 2 stay archived"):
-                await client.admin.recall_log("log")
-            summary = await client.log_summary("log")
-            assert (summary.archived_bytes, summary.size_bytes) == (10, len(b"".join(data)))
+    async with ready() as (world, store, client, data):
+        await client.admin.archive_log("log")
+        await release(world)
+        await client.admin.audit_archives()  # opens the archive
+        _, name, _ = store.objects_here
+        del store.contents[name]
+        with pytest.raises(ArchiveError, match="entries 0 to 4 of ledger 2 stay archived"):
+            await client.admin.recall_log("log")
+        summary = await client.log_summary("log")
+        assert (summary.archived_bytes, summary.size_bytes) == (10, len(b"".join(data)))
 
 
 async def put_back_records(world: Cluster, records: dict[str, bytes]) -> None:
@@ -698,17 +664,13 @@ async def test_f5_other_verbs_amid_archiving_lose_nothing(
 
 
 async def test_recall_finds_an_object_again_once_it_is_put_back(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster(3) as world:
-        store = with_archive(world)
-        async with world.client(QUICK) as client:
-            data = await write(client)
-            await client.admin.add_archive(URL)
-            await client.admin.archive_log("log")
-            await release(world)
-            name = store.objects_here[0]
-            body = store.contents.pop(name)
-            with pytest.raises(ArchiveError, match=r"entries 0 to 4 of ledger \d+ stay archived"):
-                await client.admin.recall_log("log")
-            store.contents[name] = body
-            assert (await client.admin.recall_log("log")).fragments == 1, "the segments behind it were recalled"
-            assert await read_log(client) == data
+    async with ready() as (world, store, client, data):
+        await client.admin.archive_log("log")
+        await release(world)
+        name = store.objects_here[0]
+        body = store.contents.pop(name)
+        with pytest.raises(ArchiveError, match=r"entries 0 to 4 of ledger \d+ stay archived"):
+            await client.admin.recall_log("log")
+        store.contents[name] = body
+        assert (await client.admin.recall_log("log")).fragments == 1, "the segments behind it were recalled"
+        assert await read_log(client) == data

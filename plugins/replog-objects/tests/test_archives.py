@@ -134,6 +134,17 @@ async def test_cold_random_entry_costs_three_requests(bucket: Bucket, tmp_path: 
             assert proxy.counts.total() == 1, "the listing and the index are remembered"
 
 
+async def test_first_entry_of_a_cold_log_costs_four_requests(bucket: Bucket, tmp_path: Path) -> None:
+    """The cookie, the listing, the index and the first block: blocks that are read ahead come beside."""
+    with bad_proxy(bucket.server.address) as (proxy, address):
+        async with archived(bucket, tmp_path / "wal", url_of(bucket, address)) as (_, data):
+            pass
+        async with replog.embed(tmp_path / "wal") as client, client.read_log("orders") as reader:
+            proxy.counts.clear()
+            assert (await reader.receive()).data == data[0]
+            assert proxy.counts == {"GET": 3, "LIST": 1}
+
+
 async def test_expired_credentials_are_named_and_never_shown(bucket: Bucket, tmp_path: Path) -> None:
     with bad_proxy(bucket.server.address) as (proxy, address):
         async with archived(bucket, tmp_path / "wal", url_of(bucket, address)) as (client, data):
