@@ -11,7 +11,7 @@ import hashlib
 import attrs
 import trio
 
-from replog.client.archive_reading import BLOCK_BYTES, ArchivedObject
+from replog.client.archive_reading import ArchivedObject
 from replog.client.archives import Archives, OpenedArchive
 from replog.client.ledgers import Ledgers, tell_deleted
 from replog.client.scan import LedgerScan
@@ -23,6 +23,7 @@ from replog.protocol.effects import Effect, Failed, PutObject, ReadEntries, Read
 from replog.protocol.filling import Filled, LedgerFilling
 from replog.repair.repairer import Repairer
 
+_READ_BACK_BYTES = 32 << 20
 # A copy that is older than this is not named any more: it is collected when it is twice as old.
 NAMED_FOR_S = 12 * 3600.0
 _TRIES_MAX = 4  # of one fragment whose record another client changes
@@ -194,8 +195,8 @@ class Archiver:
 async def read_back(read: ArchivedObject) -> None:
     """Reads all of an object, and compares it with the digest in its name. Raises `ArchiveError`."""
     digest = hashlib.sha256()
-    for start in range(0, read.size_bytes, BLOCK_BYTES):
-        piece = await read.read(start, min(BLOCK_BYTES, read.size_bytes - start))
+    for start in range(0, read.size_bytes, _READ_BACK_BYTES):
+        piece = await read.read(start, min(_READ_BACK_BYTES, read.size_bytes - start))
         await read.archive.call(digest.update, piece)
     if digest.hexdigest() != read.name.digest:
         raise read.problem("it has other bytes than were written: put it back as it was")
