@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 
 from replog.errors import ConfigError
 from replog.metastores.quorum import admission, channels
-from replog.metastores.quorum.questions import QuestionKind
+from replog.metastores.quorum.callers import NotLeaderError
+from replog.metastores.quorum.questions import Question, QuestionKind
+from replog.protocol.consensus.leading import Leading
+from replog.protocol.consensus.log import Base, EntryLog
+from replog.protocol.consensus.member import Member
 from tests.metastores.quorum.members import Members, members_of
 
 
@@ -65,3 +71,13 @@ async def test_new_disk_replaces_a_newcomer_that_was_just_let_in(
         members.start(3, peers=peers)
         await members.are(0, 1, 2, 3)
         nursery.cancel_scope.cancel()
+
+
+async def test_leader_that_was_just_elected_is_asked_again() -> None:
+    """Q10: it does not know yet what is committed. A client takes that for a member that does not lead, and asks anew."""
+    member = Member("a", 1, "a", EntryLog(Base()))
+    member.leading = Leading(("b", "c"), member.log.last, set())
+    node: Any = SimpleNamespace(member=member)
+    peers: Any = None
+    with pytest.raises(NotLeaderError):
+        await admission.Admission(node, peers, 1.0).administer(Question(QuestionKind.REMOVE, facts={"member": "b"}))

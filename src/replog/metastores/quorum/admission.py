@@ -174,7 +174,8 @@ class Admission:
 
     def _check_leads(self) -> None:
         member = self._node.member
-        if member.leading is None:
+        # One that was just elected does not know yet what is committed: whoever asked it asks again soon (Q10).
+        if not member.is_ready:
             raise NotLeaderError(member.leader)
 
     def _is_settled(self) -> bool:
