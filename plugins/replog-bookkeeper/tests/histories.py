@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -340,10 +340,23 @@ class Histories:
         if (int(java_last), java_length) != (last, length):
             raise Diverged(f"java's reader: last {java_last}, length {java_length}; the record: {last}, {length}")
         if found != expected:
-            raise Diverged(f"python reads {len(found)} entries of {len(expected)}, or other bytes")
+            raise Diverged(f"python reads {len(found)} entries of {len(expected)}; {_differences(found, expected)}")
         if last >= 0 and await call("read", "read", 0, last) != [digest_of(expected)]:
             raise Diverged("java reads other bytes")
         await other.delete_ledger(made.ledger_id)
+
+
+def _differences(found: Sequence[bytes], expected: Sequence[bytes]) -> str:
+    """Where entries have other bytes, and whether these are zeros: a torn write, which the digest DUMMY does not show."""
+    said = []
+    for number, (ours, theirs) in enumerate(zip(found, expected, strict=False)):
+        if ours != theirs:
+            at = next((place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), -1)
+            zeros = len(ours) - len(ours.rstrip(b"\0"))
+            said.append(
+                f"entry {number} of {len(theirs)} bytes has {len(ours)}, differs from {at} on, ends with {zeros} zeros"
+            )
+    return "; ".join(said)
 
 
 async def _registered(create: Callable[[], Awaitable[Made]]) -> Made:
