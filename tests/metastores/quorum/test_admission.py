@@ -73,7 +73,7 @@ async def test_new_disk_replaces_a_newcomer_that_was_just_let_in(
         nursery.cancel_scope.cancel()
 
 
-async def test_leader_that_was_just_elected_is_asked_again() -> None:
+async def test_newly_elected_leader_is_asked_again() -> None:
     """Q10: it does not know yet what is committed. A client takes that for a member that does not lead, and asks anew."""
     member = Member("a", 1, "a", EntryLog(Base()))
     member.leading = Leading(("b", "c"), member.log.last, set())
