@@ -34,6 +34,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.effects import AskHolding, Effect, ReadMetadata, SendCopy, SendCopyRead, WriteMetadata
 from replog.protocol.quorum import Quorum
 from replog.records.archives import ArchiveRecord
+from replog.records.editing import edit
 from replog.repair import archive_objects
 from replog.repair.archive_objects import GRACE_S, _Collection
 from replog.repair.archiver import Archiver
@@ -157,7 +158,9 @@ class Archivings:
         self._recallers: list[_Recaller] = []
         self._releases: dict[str, Iterator[None]] = {}
         self._late: list[tuple[float, Callable[[], object]]] = []
-        records = SimpleNamespace(perform=self._perform, get=self._get, put=self._put)
+        records = SimpleNamespace(
+            perform=self._perform, get=self._get, put=self._put, edit=lambda _what, *functions: edit(*functions)
+        )
         self._ledgers = cast(
             Any,
             SimpleNamespace(

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import trio
@@ -22,9 +21,7 @@ if __name__ == "__main__":  # pytest has done this otherwise
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
 
 from s3_server import SERVERS, S3Server, credentials
-from test_failover import LEADER, next_line
-
-import replog
+from test_failover import LEADER, end, next_line, three_bookies
 
 _STARTING_S = 5.0  # until a candidate has come to wait
 
@@ -39,11 +36,7 @@ async def measure(server: S3Server, lease_s: float, takeovers: int, directory: P
         return processes[-1]
 
     try:
-        async with AsyncExitStack() as bookies:
-            for number in range(3):
-                options = replog.BookieOptions(storage="memory", listen=("tcp:127.0.0.1:0",))
-                config = replog.BookieConfig(directory=str(directory / str(number)), metastore=url, options=options)
-                await bookies.enter_async_context(replog.serve_bookie(config))
+        async with three_bookies(url, directory):
             leader = start()
             await next_line(leader)
             for _ in range(takeovers):
@@ -58,11 +51,7 @@ async def measure(server: S3Server, lease_s: float, takeovers: int, directory: P
                 print(f"{found[-1]:.2f} s, {found[-1] / lease_s:.2f} leases", flush=True)
                 leader = candidate
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+        end(processes)
     return found
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,25 @@ trio.run(main)
 """
 
 
+@asynccontextmanager
+async def three_bookies(url: str, directory: Path) -> AsyncIterator[None]:
+    """In this process, reached by TCP."""
+    async with AsyncExitStack() as bookies:
+        for number in range(3):
+            options = replog.BookieOptions(storage="memory", listen=("tcp:127.0.0.1:0",))
+            config = replog.BookieConfig(directory=str(directory / str(number)), metastore=url, options=options)
+            await bookies.enter_async_context(replog.serve_bookie(config))
+        yield
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
 def start(command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
@@ -51,11 +71,7 @@ async def test_log_is_taken_over_when_its_leader_is_killed(bucket: Bucket, tmp_p
     url, started = bucket.url(lease_s=1, poll_s=0.5), list[subprocess.Popen[bytes]]()
     confirmed: dict[str, int] = {}
     try:
-        async with AsyncExitStack() as bookies:
-            for number in range(3):
-                options = replog.BookieOptions(storage="memory", listen=("tcp:127.0.0.1:0",))
-                config = replog.BookieConfig(directory=str(tmp_path / str(number)), metastore=url, options=options)
-                await bookies.enter_async_context(replog.serve_bookie(config))
+        async with three_bookies(url, tmp_path):
             with trio.fail_after(150):
                 for name in ("first", "second", "third"):
                     command = [sys.executable, "-c", LEADER, url, name]
@@ -75,11 +91,7 @@ async def test_log_is_taken_over_when_its_leader_is_killed(bucket: Bucket, tmp_p
                 async with replog.connect(url) as client, client.read_log("orders") as reader:
                     read = [record.data.decode() async for record in reader]
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+        end(started)
     for name, last in confirmed.items():
         numbers = [int(each.partition("-")[2]) for each in read if each.startswith(f"{name}-")]
         assert numbers == list(range(len(numbers))), "each entry once, in order"

@@ -20,7 +20,7 @@ from replog.client.archive_reading import ArchivedObject
 from replog.client.archives import Archives, OpenedArchive
 from replog.client.ledgers import Ledgers
 from replog.client.metastore_trust import check_metastore
-from replog.errors import ArchiveError, LedgerNotFoundError, VersionConflictError
+from replog.errors import ArchiveError, LedgerNotFoundError
 from replog.protocol.archived import LEDGERS_PREFIX, ObjectName, covering
 from replog.protocol.copies import FixedFragment, all_fixed_fragments
 from replog.protocol.model import LedgerMetadata
@@ -29,7 +29,6 @@ from replog.repair.archiver import NAMED_FOR_S, read_back
 GRACE_S = 2 * NAMED_FOR_S
 _COLLECTIONS_PREFIX = "collections/"  # of objects that say on which day somebody collected
 _DAY_MS = 86_400_000
-_TRIES_MAX = 4  # of a record that others change
 
 
 @attrs.frozen
@@ -218,18 +217,16 @@ class _Collection:
         """Whether the record does not name this copy, and never will: it is written as it is. So an archiver that has read it
         before finds another version when it names the copy, however long its machine slept meanwhile (M1)."""
         records = self._ledgers.records
-        for _ in range(_TRIES_MAX):
-            try:
-                metadata, version = await records.get(ledger_id)
-                if self._stays_in(metadata, copy):
-                    return False
-                await records.put(metadata, version)
-                return True
-            except LedgerNotFoundError:
-                return True
-            except VersionConflictError:  # another client, or a repair, has changed it
-                continue
-        return False  # at the next collection
+
+        async def as_it_is(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            return None if self._stays_in(metadata, copy) else metadata
+
+        try:
+            what = f"writing ledger {ledger_id} as it is"
+            metadata = await records.edit(what, lambda: records.get(ledger_id), as_it_is, records.put)
+        except LedgerNotFoundError:
+            return True
+        return not self._stays_in(metadata, copy)
 
     async def _stays(self, ledger_id: int, copy: str) -> bool:
         """Whether the record names this copy, or may have named it before it was put back."""

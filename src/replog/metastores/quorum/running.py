@@ -202,11 +202,11 @@ class RunningMember:
         while node.failure is None:
             await trio.sleep(_SAY_S / 10)
             now_s = trio.current_time()
-            if node.member.leader is not None or self.name not in node.member.members.names:
-                if pause_s > _SAY_S:
+            if node.member.leader is not None:
+                if pause_s > _SAY_S:  # it was said
                     _log.warning("the metastore has a leader again")
                 led_at_s, pause_s = now_s, _SAY_S
-            elif now_s - led_at_s > pause_s:
+            elif now_s - led_at_s > pause_s and self.name in node.member.members.names:
                 _log.warning("the metastore has no leader for %.0f s: %s", now_s - led_at_s, self._who_is_missing())
                 pause_s *= 2
 
