@@ -62,8 +62,8 @@ MUTANTS = (
         "collects-beside-late-requests",
         "F6",
         "repair/archive_objects.py",
-        "            await records.put(metadata, version)\n",
-        "",
+        "            return None if self._stays_in(metadata, copy) else metadata\n",
+        "            return None\n",
         "an archiver whose machine slept names objects that were deleted meanwhile, and bookies drop the entries",
     ),
     _mutant(
