@@ -111,6 +111,20 @@ async def trouble(cluster: QuorumCluster, names: list[str], chance: random.Rando
     cluster.blocked = set()
 
 
+async def writes_go_on(seen: list[Seen]) -> None:
+    """All members run and reach each other again: clients get somewhere, however slow the machine is."""
+    wanted = written(seen) + 20
+    with trio.fail_after(60):
+        while True:
+            await trio.sleep(0.05)
+            if written(seen) >= wanted:
+                return
+
+
+def written(seen: list[Seen]) -> int:
+    return sum(each.is_write and each.version is not None and each.version > 0 for each in seen)
+
+
 def judge(seen: list[Seen], last: dict[str, tuple[int, bytes]]) -> None:
     """Versions are unique and rise in real time; reads see written values; nothing that failed was written."""
     values: dict[tuple[str, int], bytes] = {}
@@ -145,6 +159,7 @@ async def test_answers_agree_with_one_order_while_members_crash(size: int, seed:
             caller = Caller(client, random.Random(seed * 100 + number), f"c{number}", seen)
             nursery.start_soon(caller.run)
         await trouble(cluster, list(cluster.places), chance)
+        await writes_go_on(seen)
         nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True), trio.fail_after(60):
             last = {}
@@ -154,6 +169,4 @@ async def test_answers_agree_with_one_order_while_members_crash(size: int, seed:
                 except KeyNotFoundError:
                     continue
                 last[key] = (found.version, found.value)
-    written = sum(each.is_write and each.version is not None and each.version > 0 for each in seen)
-    assert written > 20, "they did not get anywhere"
     judge(seen, last)
