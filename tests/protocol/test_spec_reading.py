@@ -174,6 +174,26 @@ def test_d2_silence_of_all_may_be_retried_and_absence_may_not() -> None:
         assert caught.value.entry_id == 0
 
 
+def test_d2_an_unreadable_entry_is_told_behind_those_before_it() -> None:
+    """D2, D3: entries are asked for side by side; the loss of a later one is known first, and keeps no earlier one back."""
+    cluster = Cluster(Quorum(2, 1, 1))
+    written(cluster, 1, 1, 1)
+    cluster["b2"].disk.batches.clear()
+    reader = cluster.reader()
+    reader.machine.last_add_confirmed_heard(2)
+    reader.read_on()
+    assert {(each.bookie_id, each.entry_id) for each in reader.find(SendRead)} == {("b1", 0), ("b2", 1)}
+    reader.deliver(SendRead, "b2")
+    reader.deliver(ReadMetadata)
+    reader.deliver(SendRead, "b2")
+    assert reader.error is None
+    reader.deliver(SendRead, "b1")
+    assert reader.payloads == [b"0"]
+    assert isinstance(reader.error, EntryNotFoundError)
+    assert reader.error.entry_id == 1
+    assert reader.machine.next_entry_id == 1
+
+
 def test_d2_recovery_reads_and_writes_do_not_move_a_readers_mark() -> None:
     """D2, R5: while a recovery writes entries back, no bookie and no batch tells a reader that they are confirmed."""
     cluster = Cluster()

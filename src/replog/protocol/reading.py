@@ -59,6 +59,7 @@ class _Rotation:
     __slots__ = (
         "asked_entry_id",
         "doubted",
+        "error",
         "guests",
         "held",
         "is_guest",
@@ -80,6 +81,7 @@ class _Rotation:
         self.waiting = 0  # indices asked and not answered, as a bit mask
         self.doubted = 0  # indices that answered with doubt
         self.refreshed = False  # whether the metadata was reread for this entry
+        self.error: ReplogError | None = None  # nobody gives this entry: raised when all before it were handed out
 
 
 class LedgerReading:
@@ -256,6 +258,7 @@ class LedgerReading:
         for rotation in self._rotations:
             if rotation.asked_entry_id is not None and rotation.asked_entry_id > listed:
                 rotation.asked_entry_id, rotation.waiting, rotation.order = None, 0, []
+                rotation.error = None
                 self._dismiss_guests(rotation)
             if listed < self.next_entry_id:
                 rotation.held.clear()
@@ -298,7 +301,7 @@ class LedgerReading:
         if rotation.asked_entry_id != entry_id:
             rotation.asked_entry_id = entry_id
             rotation.refreshed = False
-        rotation.doubted = 0
+        rotation.doubted, rotation.error = 0, None
         fragment = self.metadata.fragment_of(entry_id)
         rotation.order = self._read_order(self.metadata.quorum.write_set(entry_id), fragment.ensemble)
         if len(lacking) > 1:
@@ -441,35 +444,39 @@ class LedgerReading:
                 self._move("nobody has the entry")
                 self._effects.append(ReadMetadata(self.metadata.ledger_id, self.next_entry_id))
             return
+        rotation.error = self._unreadable(rotation, entry_id)
+        self._deliver()
+
+    def _unreadable(self, rotation: _Rotation, entry_id: int) -> ReplogError:
         ledger_id, fragment = self.metadata.ledger_id, self.metadata.fragment_of(entry_id)
         ensemble = fragment.ensemble
         if fragment.archive:
             problem = (
                 f"it is archived as {fragment.archive}, and what is there was not written with this ledger's password"
             )
-            problem = self._complaints.pop(fragment.archive, problem)
-            self._fail(ArchiveUnreadableError(ledger_id, entry_id, problem))
-            return
+            return ArchiveUnreadableError(ledger_id, entry_id, self._complaints.pop(fragment.archive, problem))
         asked = ", ".join(ensemble[index] for index in self.metadata.quorum.write_set(entry_id))
-        if rotation.doubted:
-            doubted = ", ".join(ensemble[index] for index in range(len(ensemble)) if rotation.doubted >> index & 1)
-            problem = f"no good copy at {asked}; {doubted} could not tell: retry when they are back (D2)"
-            said = [(each, self._complaints[each]) for each in ensemble if each in self._complaints]
-            problem += "".join(f"; {bookie_id}: {words}" for bookie_id, words in said)
-            self._fail(EntryUnreadableError(ledger_id, entry_id, problem))
-        else:
-            self._fail(EntryNotFoundError(ledger_id, entry_id, f"confirmed, but none of {asked} has it: data was lost"))
+        if not rotation.doubted:
+            return EntryNotFoundError(ledger_id, entry_id, f"confirmed, but none of {asked} has it: data was lost")
+        doubted = ", ".join(ensemble[index] for index in range(len(ensemble)) if rotation.doubted >> index & 1)
+        problem = f"no good copy at {asked}; {doubted} could not tell: retry when they are back (D2)"
+        said = [(each, self._complaints[each]) for each in ensemble if each in self._complaints]
+        problem += "".join(f"; {bookie_id}: {words}" for bookie_id, words in said)
+        return EntryUnreadableError(ledger_id, entry_id, problem)
 
     # -- handing out ----------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
-        """Hands out every id that is held without a gap and within the bound."""
+        """Hands out every id that is held without a gap and within the bound. Fails at an entry that nobody gives."""
         while self.next_entry_id <= self.last_readable:
-            if not self._rotations[self.next_entry_id % len(self._rotations)].held:
+            rotation = self._rotations[self.next_entry_id % len(self._rotations)]
+            if not rotation.held:
+                if rotation.error is not None:
+                    self._fail(rotation.error)
                 return
             holders = tuple([rotation.held[0] for rotation in self._rotations if rotation.held])
             # A delivery has entries of one stamp: a batch may reach beyond the end of its term.
-            stamp = self._rotations[self.next_entry_id % len(self._rotations)].held[0].stamp
+            stamp = rotation.held[0].stamp
             end = ENTRY_ID_MAX if stamp == self._last_term else self.metadata.end_of_stamp(stamp)
             last = min(self.last_readable, end, *map(self._held_through, self._rotations))
             assert self.next_entry_id <= last <= self.last_readable, "deliveries go forward, to the bound (D3, R7)"
