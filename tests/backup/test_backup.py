@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -467,7 +468,7 @@ async def test_a_full_disk_is_named_and_leaves_the_back_up(limit: int, tmp_path:
 
 @pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.UNAVAILABLE])
 async def test_m1_restore_begins_a_log_once_when_the_answer_is_lost(
-    fault: Fault, tmp_path: Path, autojump_clock: trio.testing.MockClock
+    fault: Fault, tmp_path: Path, patient_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         await write(client, "orders", 2)
@@ -485,12 +486,12 @@ async def test_m1_restore_begins_a_log_once_when_the_answer_is_lost(
 
 
 async def test_restore_ends_when_the_metastore_loses_every_request(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, patient_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         await write(client, "orders", 1)
         await client.admin.backup(tmp_path)
-    async with cluster(3) as world, world.client(QUICK) as client:
+    async with cluster(3) as world, world.client(attrs.evolve(QUICK, metastore_timeout_s=1.0)) as client:
         at = ("create", log_key_path("orders"))
         world.metastore._choose = lambda *call: Fault.REQUEST_LOST if call == at else None
         with trio.fail_after(60), pytest.raises(MetastoreUncertainError):
