@@ -41,7 +41,8 @@ _log = logger("replog.metastores.quorum")
 _ASK_AGAIN_S = 0.5  # to be let in
 _SAY_S = 10.0  # after which it says why it waits
 _LOOK_S = 0.1
-_WATCH_S = 0.2  # how often it is looked whether the leader has gone, or another one leads
+_WATCH_S = 0.2  # how often it is looked whether the leader has gone
+_TELL_S = 0.5  # how often observers may hear
 _ROOM_S = 5.0  # how often a full disk is looked at
 
 
@@ -125,7 +126,8 @@ class RunningMember:
         self._nursery.start_soon(self._run, node)
         self._nursery.start_soon(self._ask_in, node)
         self._nursery.start_soon(self._look_after_disk, node)
-        self._nursery.start_soon(self._watch, node)
+        self._nursery.start_soon(self._tell, node)
+        self._nursery.start_soon(self._replace_leader, node)
         self._nursery.start_soon(self._say_who_is_missing, node)
 
     async def led(self) -> None:
@@ -179,9 +181,8 @@ class RunningMember:
         elif problem := self._admission.ask_in(frame.sender, frame.address):
             self._peers.say(frame.address, FrameKind.REFUSED, problem.encode())
 
-    async def _watch(self, node: Node) -> None:
-        """Has observers hear of leaders and members; and this member stand soon after its leader's process has ended, rather
-        than after the silence."""
+    async def _tell(self, node: Node) -> None:
+        """Has observers hear of leaders and members."""
         told: dict[type, Event] = {}
         while node.failure is None:
             for event in self._changes(node.member):
@@ -189,11 +190,20 @@ class RunningMember:
                 told[type(event)] = event
                 if is_news:
                     self._config.observe(event)
+            await trio.sleep(_WATCH_S)
+
+    async def _replace_leader(self, node: Node) -> None:
+        """Has this member stand soon after its leader's process has ended, rather than after the silence."""
+        led_by, pause_s = "", _WATCH_S
+        while node.failure is None:
             leader = node.member.leader
-            if leader is not None and leader != self.name and self._peers.is_gone(leader):
-                # Not at once: so two members seldom stand at one moment.
-                await trio.sleep(_WATCH_S * current_entropy().random.random())
-                node.do(partial(Member.leader_is_gone, name=leader))
+            if leader is not None and leader != led_by:
+                led_by, pause_s = leader, _WATCH_S
+            if leader in (None, led_by) and led_by not in ("", self.name) and self._peers.is_gone(led_by):
+                # Not at once, and later and later: so two members seldom stand at one moment, and seldom again.
+                await trio.sleep(pause_s * current_entropy().random.random())
+                node.do(partial(Member.leader_is_gone, name=led_by))
+                pause_s = min(2 * pause_s, self._config.timing.election_s)
             await trio.sleep(_WATCH_S)
 
     async def _say_who_is_missing(self, node: Node) -> None:

@@ -138,10 +138,12 @@ class Member:
         self._count_asked()
 
     def leader_is_gone(self, name: str) -> None:
-        """The process of this leader seems to have ended: stands at once, if it is the leader still. Others agree once they have
-        seen it, too: a leader that only this member does not reach stays (Q17)."""
+        """The process of this leader seems to have ended: stands at once, unless another one leads. Others agree once they have
+        seen it, too: a leader that only this member does not reach stays (Q17). Called again while nobody leads, as after two
+        members stood at one moment, it is a timeout as any other: whoever it has voted for gets time."""
         if self.leader == name:
             self.has_heard = False
+        if self.leader in (None, name):
             self.election_timeout()
 
     def heartbeat_due(self) -> None:
