@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreUnavailableError, MetastoreUncertainError
 from replog.metastores.quorum import node as nodes
-from replog.protocol.consensus.messages import Copy
+from replog.metastores.quorum.frames import Rows
+from replog.metastores.quorum.store import MemberStore
+from replog.protocol.consensus.messages import Copy, Message
 from replog.testing import check_metastore
 from tests.kit import until
 from tests.lanes.seeds import some
@@ -93,6 +97,42 @@ async def test_lagging_member_gets_a_copy_of_the_state(tmp_path: Path, monkeypat
         cluster.start(behind)
         cluster.start(leader.name)
         assert len(await client.children("k")) == 61
+
+
+async def test_copy_is_sent_once_while_it_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q12. Writing a large state takes longer than many heartbeats."""
+    monkeypatch.setattr(nodes, "_LOG_ENTRIES_MAX", 20)
+    monkeypatch.setattr(nodes, "_WRITTEN_S_MIN", 30.0)
+    is_let_go, copies, write = threading.Event(), list[str](), MemberStore.write
+
+    def slow_write(store: MemberStore, *arguments: Any, replaces_rows: bool = False) -> None:
+        if replaces_rows:
+            assert is_let_go.wait(30)
+        write(store, *arguments, replaces_rows=replaces_rows)
+
+    async with quorum_cluster(tmp_path) as cluster, cluster.client() as client:
+        leader = await cluster.leader()
+        behind = next(name for name in cluster.places if name != leader.name)
+        await cluster.stop(behind)
+        for number in range(60):
+            await client.create(f"k/{number}", b"")
+        carry = cluster.carry
+
+        def counted(sender: str, target: str, message: Message, rows: Rows | None) -> None:
+            copies.extend([target] if isinstance(message, Copy) else [])
+            carry(sender, target, message, rows)
+
+        monkeypatch.setattr(cluster, "carry", counted)
+        monkeypatch.setattr(MemberStore, "write", slow_write)
+        node = cluster.start(behind)
+        try:
+            await until(lambda: bool(copies), 30)
+            await trio.sleep(5 * leader._timing.heartbeat_s)
+        finally:
+            is_let_go.set()
+        await client.create("k/more", b"")
+        await until(lambda: node.applied >= leader.applied, 30)
+        assert copies == [behind]
 
 
 async def test_many_commands_share_entries(tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ T = TypeVar("T")
 _ENTRIES_UNDER_WAY_MAX = 2  # of commands: what comes meanwhile becomes the next entry
 _IDLE_FLUSH_S = 1.0  # after which what was applied is written, though no entry is
 _HOLD_S = 2.0  # a client that waits is answered then, changed or not: sooner than a silent connection is given up
+_WRITTEN_S_MIN, _WRITTEN_TIMES = (
+    1.0,
+    4,
+)  # in which a copy is to be written: at least; and how many times as long as it was sent
 _GROWTH_BYTES_MAX = 1024  # of a value, on a full disk: a record that says what is trimmed may be a little larger
 _LOG_ENTRIES_MAX, _LOG_BYTES_MAX = 10_000, 16 << 20  # kept for members that lag; half of it is dropped at a time
 
@@ -327,6 +331,7 @@ class Node:
 
     async def _send_copy(self, name: str) -> None:
         """Sends the state as it is on this disk: it has committed entries only (Q12)."""
+        began_at_s = trio.current_time()
         try:
             member, term = self.member, self.member.term
             applied, rows = await run_in_thread(self._store.state)
@@ -335,8 +340,21 @@ class Node:
             if leading is not None and member.term == term and entry_term is not None:
                 base = Base(applied, entry_term, member.log.members_at(applied))
                 await self._network.send_copy(name, Copy(term, base, leading.probe), rows)
+                del rows
+                sent_s = trio.current_time() - began_at_s
+                with trio.move_on_after(max(_WRITTEN_S_MIN, _WRITTEN_TIMES * sent_s)):
+                    await self._until_written(name, base)
         finally:
             self._is_copying.discard(name)
+
+    async def _until_written(self, name: str, base: Base) -> None:
+        """Waits while a follower writes its copy, deaf to all: another one would only be in its way."""
+        while True:
+            leading = self.member.leading
+            follower = None if leading is None else leading.followers.get(name)
+            if follower is None or follower.matched >= base.index:
+                return
+            await trio.sleep(self._timing.heartbeat_s)
 
 
 def _fills(command: Command, found: tuple[int, bytes] | None) -> bool:
