@@ -207,7 +207,7 @@ async def _copy(metastore: object, member: Member, keys: int) -> dict[str, float
                     (each["members"] for each in said if each.get("role") == "leader"), []
                 )
                 # Of one that writes its copy still, the leader does not know yet that it has all this.
-                are_all_in = {each["name"] for each in known} == {each["name"] for each in said}
+                are_all_in = {each["name"] for each in known} == {each.get("name") for each in said}
                 if are_all_in and max((each["behind"] for each in known), default=1000) < 1000:
                     break
                 await trio.sleep(0.1)
