@@ -189,6 +189,14 @@ MUTANTS = (
         "a reader hands out what does not match its code",
     ),
     _mutant(
+        "loss-hides-earlier-entries",
+        "D3",
+        "reading.py",
+        "rotation.error = self._unreadable(rotation, entry_id)",
+        "self._fail(self._unreadable(rotation, entry_id))",
+        "a reader raises for an entry before it hands out those before it",
+    ),
+    _mutant(
         "reopened-by-old-news",
         "D3",
         "reading.py",
