@@ -60,9 +60,9 @@ class _Way(Network):
     def send(self, name: str, message: Message) -> None:
         self._cluster.carry(self._name, name, message, None)
 
-    async def send_copy(self, name: str, message: Copy, rows: Rows) -> None:
-        self._cluster.carry(self._name, name, message, rows)
+    async def send_copy(self, name: str, message: Copy, rows: Rows) -> bool:
         await trio.lowlevel.checkpoint()
+        return self._cluster.carry(self._name, name, message, rows)
 
 
 class _Clients:
@@ -104,13 +104,15 @@ class QuorumCluster:
     def nodes(self) -> Mapping[str, Node]:
         return {name: place.node for name, place in self.places.items() if place.node.failure is None}
 
-    def carry(self, sender: str, target: str, message: Message, rows: Rows | None) -> None:
+    def carry(self, sender: str, target: str, message: Message, rows: Rows | None) -> bool:
         place = self.places.get(target)
-        if place is not None and (sender, target) not in self.blocked:
-            try:
-                place.arrived.send_nowait((sender, message, rows))
-            except (trio.WouldBlock, trio.BrokenResourceError):
-                return  # it is lost
+        if place is None or (sender, target) in self.blocked:
+            return False
+        try:
+            place.arrived.send_nowait((sender, message, rows))
+        except (trio.WouldBlock, trio.BrokenResourceError):
+            return False  # it is lost
+        return True
 
     def start(self, name: str) -> Node:
         store = MemberStore(str(self._directory / name))

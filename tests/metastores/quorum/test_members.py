@@ -118,9 +118,10 @@ async def test_copy_is_sent_once_while_it_is_being_written(tmp_path: Path, monke
             await client.create(f"k/{number}", b"")
         carry = cluster.carry
 
-        def counted(sender: str, target: str, message: Message, rows: Rows | None) -> None:
-            copies.extend([target] if isinstance(message, Copy) else [])
-            carry(sender, target, message, rows)
+        def counted(sender: str, target: str, message: Message, rows: Rows | None) -> bool:
+            is_carried = carry(sender, target, message, rows)
+            copies.extend([target] if is_carried and isinstance(message, Copy) else [])
+            return is_carried
 
         monkeypatch.setattr(cluster, "carry", counted)
         monkeypatch.setattr(MemberStore, "write", slow_write)

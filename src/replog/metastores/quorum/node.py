@@ -61,8 +61,8 @@ class Network(Protocol):
     def send(self, name: str, message: Message) -> None:
         """Sends a message to the member of this name."""
 
-    async def send_copy(self, name: str, message: Copy, rows: Rows) -> None:
-        """Sends the state, and the message behind it: may wait until they have arrived."""
+    async def send_copy(self, name: str, message: Copy, rows: Rows) -> bool:
+        """Sends the state, and the message behind it. Returns whether they may have arrived."""
 
 
 @attrs.frozen
@@ -339,7 +339,8 @@ class Node:
             leading = member.leading
             if leading is not None and member.term == term and entry_term is not None:
                 base = Base(applied, entry_term, member.log.members_at(applied))
-                await self._network.send_copy(name, Copy(term, base, leading.probe), rows)
+                if not await self._network.send_copy(name, Copy(term, base, leading.probe), rows):
+                    return
                 del rows
                 sent_s = trio.current_time() - began_at_s
                 with trio.move_on_after(max(_WRITTEN_S_MIN, _WRITTEN_TIMES * sent_s)):

@@ -64,11 +64,11 @@ class Peers(Network):
         if address := self.address_of(name):
             self.say(address, FrameKind.MESSAGE, encode_message(message))
 
-    async def send_copy(self, name: str, message: Copy, rows: Rows) -> None:
-        """Sends the state in pages, a few at a time, and the message behind it; or gives it up."""
+    async def send_copy(self, name: str, message: Copy, rows: Rows) -> bool:
+        """Sends the state in pages, one at a time, and the message behind it; or gives it up, and returns False."""
         address = self.address_of(name)
         if not address:
-            return
+            return False
         channel = self._channels.to(address)
         self._copies += 1
         count = 0
@@ -79,7 +79,8 @@ class Peers(Network):
             payload = copy_payload(self._copies, count, encode_message(message))
             await channel.deliver(self._frame(FrameKind.COPY, payload))
         except (NotSentError, LostError):
-            return  # the leader notices that the follower lacks entries, and sends another copy
+            return False  # the leader notices that the follower lacks entries, and sends another copy
+        return True
 
     def say(self, address: str, kind: FrameKind, payload: bytes = b"") -> None:
         """Sends a message to whoever is at this address, or loses it."""
