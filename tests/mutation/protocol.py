@@ -197,6 +197,14 @@ MUTANTS = (
         "a reader raises for an entry before it hands out those before it",
     ),
     _mutant(
+        "late-entry-leaves-error",
+        "D2",
+        "reading.py",
+        "            rotation.error = None\n            rotation.next_entry_id",
+        "            rotation.next_entry_id",
+        "an entry comes after it was given up, and a reader raises for one behind it",
+    ),
+    _mutant(
         "reopened-by-old-news",
         "D3",
         "reading.py",

@@ -194,6 +194,30 @@ def test_d2_an_unreadable_entry_is_told_behind_those_before_it() -> None:
     assert reader.machine.next_entry_id == 1
 
 
+@pytest.mark.parametrize("way", ["late answer", "long poll"])
+def test_d2_a_late_entry_is_no_failure(way: str) -> None:
+    """D2: it was given up, and those before it are still awaited. Nothing is raised for it, nor for one behind it."""
+    cluster = Cluster(Quorum(2, 1, 1))
+    written(cluster, 1, 1, 1, 1)
+    late = cluster["b2"].disk.batches[7][:1]
+    reader = cluster.reader()
+    reader.machine.last_add_confirmed_heard(3)
+    reader.read_on()
+    (asked,) = [each for each in reader.find(SendRead) if each.bookie_id == "b2"]
+    reader.machine.read_unknown(asked.index, 1)
+    reader.collect()
+    reader.deliver(ReadMetadata)
+    reader.machine.read_unknown(asked.index, 1)
+    if way == "late answer":
+        reader.machine.read_found(asked.index, 1, late)
+    else:
+        reader.machine.last_add_confirmed_answered(3, late)
+    reader.deliver(SendRead, "b1")
+    assert reader.error is None
+    assert reader.payloads == payloads(3)
+    assert reader.read_all() == payloads(4)
+
+
 def test_d2_recovery_reads_and_writes_do_not_move_a_readers_mark() -> None:
     """D2, R5: while a recovery writes entries back, no bookie and no batch tells a reader that they are confirmed."""
     cluster = Cluster()

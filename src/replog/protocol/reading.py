@@ -399,6 +399,7 @@ class LedgerReading:
             assert entry_id == rotation.next_entry_id, "batches are taken in order (D3)"
             self.last_add_confirmed_heard(batch.last_add_confirmed)
             rotation.held.append(batch)
+            rotation.error = None
             rotation.next_entry_id = batch.last_entry_id + batch.stride
             if (
                 batch.stamp != self._last_term
