@@ -25,7 +25,7 @@ MUTANTS = (
     _watch(
         "leader-is-waited-for",
         "metastores/quorum/running.py",
-        'if leader in (None, led_by) and led_by not in ("", self.name) and self._peers.is_gone(led_by):',
+        'if led_by not in ("", self.name) and self._peers.is_gone(led_by):',
         "if False:",
         "after the end of the leader's process, changes wait for seconds of silence",
     ),

@@ -12,12 +12,14 @@ import trio
 from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreUnavailableError, MetastoreUncertainError
 from replog.metastores.quorum import node as nodes
 from replog.metastores.quorum.frames import Rows
+from replog.metastores.quorum.metastore import QuorumMetastore
+from replog.metastores.quorum.node import Node
 from replog.metastores.quorum.store import MemberStore
 from replog.protocol.consensus.messages import Copy, Message
 from replog.testing import check_metastore
 from tests.kit import until
 from tests.lanes.seeds import some
-from tests.metastores.quorum.cluster import quorum_cluster
+from tests.metastores.quorum.cluster import QuorumCluster, quorum_cluster
 
 pytestmark = pytest.mark.real  # disks, threads and elections by real time
 
@@ -74,15 +76,21 @@ async def test_without_a_majority_nothing_is_written(tmp_path: Path) -> None:
             await client.get("a")
 
 
+async def left_behind(cluster: QuorumCluster, client: QuorumMetastore) -> tuple[Node, str]:
+    """The leader, and the name of a member that has stopped: it lacks 60 keys."""
+    leader = await cluster.leader()
+    behind = next(name for name in cluster.places if name != leader.name)
+    await cluster.stop(behind)
+    for number in range(60):
+        await client.create(f"k/{number}", b"%d" % number)
+    return leader, behind
+
+
 async def test_lagging_member_gets_a_copy_of_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Q12. Entries that it lacks were dropped."""
     monkeypatch.setattr(nodes, "_LOG_ENTRIES_MAX", 20)
     async with quorum_cluster(tmp_path) as cluster, cluster.client() as client:
-        leader = await cluster.leader()
-        behind = next(name for name in cluster.places if name != leader.name)
-        await cluster.stop(behind)
-        for number in range(60):
-            await client.create(f"k/{number}", b"%d" % number)
+        leader, behind = await left_behind(cluster, client)
         node = cluster.start(behind)
         await until(lambda: node.applied >= leader.applied, 30)
         assert node.member.log.base.index > 1
@@ -111,11 +119,7 @@ async def test_copy_is_sent_once_while_it_is_being_written(tmp_path: Path, monke
         write(store, *arguments, replaces_rows=replaces_rows)
 
     async with quorum_cluster(tmp_path) as cluster, cluster.client() as client:
-        leader = await cluster.leader()
-        behind = next(name for name in cluster.places if name != leader.name)
-        await cluster.stop(behind)
-        for number in range(60):
-            await client.create(f"k/{number}", b"")
+        leader, behind = await left_behind(cluster, client)
         carry = cluster.carry
 
         def counted(sender: str, target: str, message: Message, rows: Rows | None) -> bool:
@@ -155,11 +159,7 @@ async def test_copy_that_arrives_again_changes_nothing(tmp_path: Path, monkeypat
     """Q12. A network may deliver it twice, and the member has taken it over by then."""
     monkeypatch.setattr(nodes, "_LOG_ENTRIES_MAX", 20)
     async with quorum_cluster(tmp_path) as cluster, cluster.client() as client:
-        leader = await cluster.leader()
-        behind = next(name for name in cluster.places if name != leader.name)
-        await cluster.stop(behind)
-        for number in range(60):
-            await client.create(f"k/{number}", b"")
+        leader, behind = await left_behind(cluster, client)
         node = cluster.start(behind)
         await until(lambda: node.applied >= leader.applied, 30)
         base = node.member.log.base

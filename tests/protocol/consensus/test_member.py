@@ -1,4 +1,4 @@
-"""What seeded schedules can't show of the machine, because their clients wait long enough for it."""
+"""Members whose leader's process has ended stand at once, and again: seeded schedules wait for the silence (Q17)."""
 
 from __future__ import annotations
 

@@ -44,10 +44,8 @@ T = TypeVar("T")
 _ENTRIES_UNDER_WAY_MAX = 2  # of commands: what comes meanwhile becomes the next entry
 _IDLE_FLUSH_S = 1.0  # after which what was applied is written, though no entry is
 _HOLD_S = 2.0  # a client that waits is answered then, changed or not: sooner than a silent connection is given up
-_WRITTEN_S_MIN, _WRITTEN_TIMES = (
-    1.0,
-    4,
-)  # in which a copy is to be written: at least; and how many times as long as it was sent
+_WRITTEN_S_MIN = 1.0  # in which a copy is to be written, at least
+_WRITTEN_TIMES = 4  # as long as sending it took
 _GROWTH_BYTES_MAX = 1024  # of a value, on a full disk: a record that says what is trimmed may be a little larger
 _LOG_ENTRIES_MAX, _LOG_BYTES_MAX = 10_000, 16 << 20  # kept for members that lag; half of it is dropped at a time
 
@@ -337,11 +335,12 @@ class Node:
             applied, rows = await run_in_thread(self._store.state)
             entry_term = member.log.term_at(applied)
             leading = member.leading
-            if leading is not None and member.term == term and entry_term is not None:
-                base = Base(applied, entry_term, member.log.members_at(applied))
-                if not await self._network.send_copy(name, Copy(term, base, leading.probe), rows):
-                    return
-                del rows
+            if leading is None or member.term != term or entry_term is None:
+                return
+            base = Base(applied, entry_term, member.log.members_at(applied))
+            may_have_arrived = await self._network.send_copy(name, Copy(term, base, leading.probe), rows)
+            del rows  # all metadata: not needed while it is waited
+            if may_have_arrived:
                 sent_s = trio.current_time() - began_at_s
                 with trio.move_on_after(max(_WRITTEN_S_MIN, _WRITTEN_TIMES * sent_s)):
                     await self._until_written(name, base)

@@ -41,8 +41,7 @@ _log = logger("replog.metastores.quorum")
 _ASK_AGAIN_S = 0.5  # to be let in
 _SAY_S = 10.0  # after which it says why it waits
 _LOOK_S = 0.1
-_WATCH_S = 0.2  # how often it is looked whether the leader has gone
-_TELL_S = 0.5  # how often observers may hear
+_WATCH_S = 0.2  # how often it is looked whether the leader has gone, or another one leads
 _ROOM_S = 5.0  # how often a full disk is looked at
 
 
@@ -196,14 +195,14 @@ class RunningMember:
         """Has this member stand soon after its leader's process has ended, rather than after the silence."""
         led_by, pause_s = "", _WATCH_S
         while node.failure is None:
-            leader = node.member.leader
-            if leader is not None and leader != led_by:
-                led_by, pause_s = leader, _WATCH_S
-            if leader in (None, led_by) and led_by not in ("", self.name) and self._peers.is_gone(led_by):
+            led_by = node.member.leader or led_by
+            if led_by not in ("", self.name) and self._peers.is_gone(led_by):
                 # Not at once, and later and later: so two members seldom stand at one moment, and seldom again.
                 await trio.sleep(pause_s * current_entropy().random.random())
                 node.do(partial(Member.leader_is_gone, name=led_by))
                 pause_s = min(2 * pause_s, self._config.timing.election_s)
+            else:
+                pause_s = _WATCH_S
             await trio.sleep(_WATCH_S)
 
     async def _say_who_is_missing(self, node: Node) -> None:
