@@ -169,7 +169,7 @@ async def test_counter_shows_an_older_metastore_with_the_same_next_id(
             with pytest.raises(MetastoreDoubtedError, match="was raised"):
                 await bookie.served.collect_garbage()
         put_back(world.metastore, newest)
-        await trio.sleep(3)
+        await trio.sleep(5)
         await all_read(client, ids)
 
 
@@ -344,9 +344,9 @@ async def test_operator_confirms_an_older_metastore(autojump_clock: trio.testing
     async with with_ledgers(5) as (world, client, ids):
         older = snapshot_of(world.metastore)
         lost = await written(client, 5)
-        await trio.sleep(3)
+        await trio.sleep(5)
         put_back(world.metastore, older)
-        await trio.sleep(3)
+        await trio.sleep(5)
         assert await client.admin.raise_ledger_ids() > lost[-1]
         for bookie in await client.admin.bookies():
             assert bookie.doubts_metastore
@@ -355,7 +355,7 @@ async def test_operator_confirms_an_older_metastore(autojump_clock: trio.testing
         for each in world.bookies:
             assert each.storage.ledger_ids() == ids
             assert not each.server.guard.problem
-        await trio.sleep(3)
+        await trio.sleep(5)
         assert min(await written(client, 2)) > lost[-1]
         await all_read(client, ids)
 
@@ -375,7 +375,7 @@ async def test_bookie_restarts_in_doubt_and_after_a_restore(autojump_clock: trio
     async with with_ledgers(5) as (world, client, _ids):
         older = snapshot_of(world.metastore)
         await written(client, 5)
-        await trio.sleep(3)
+        await trio.sleep(5)
         bookie = world.bookies[0]
         await bookie.kill()
         put_back(world.metastore, older)
@@ -462,7 +462,7 @@ async def test_waited_requests_leave_room_for_others(
 async def test_bookie_remembers_its_sightings_after_a_restart(autojump_clock: trio.testing.MockClock) -> None:
     async with with_ledgers(3) as (world, _client, ids):
         bookie = world.bookies[0]
-        await trio.sleep(3)
+        await trio.sleep(5)
         await bookie.kill()
         value = (await world.metastore.get(cookie_key(bookie.bookie_id))).value
         cookie = decode_cookie(cookie_key(bookie.bookie_id), value)

@@ -24,9 +24,9 @@ def _watch(name: str, file: str, old: str, new: str, why: str) -> SourceMutant:
 MUTANTS = (
     _watch(
         "leader-is-waited-for",
-        "metastores/quorum/running.py",
-        'if led_by not in ("", self.name) and self._peers.is_gone(led_by):',
-        "if False:",
+        "metastores/quorum/watch.py",
+        "elif not self._is_standing:",
+        "elif False:",
         "after the end of the leader's process, changes wait for seconds of silence",
     ),
     SourceMutant(
@@ -77,12 +77,12 @@ MUTANTS = (
         "a member that was killed votes twice in one term: two leaders",
     ),
     _disk(
-        "rows-before-applied",
+        "applied-not-written",
         "metastores/quorum/store.py",
-        "            transaction.put(_APPLIED, _NUMBER.pack(applied))\n\n        self._commit(change)\n",
-        "\n        self._commit(change)\n"
-        "        self._commit(lambda transaction: transaction.put(_APPLIED, _NUMBER.pack(applied)))\n",
-        "a member that was killed applies entries twice: a change that was answered is refused, and sums differ",
+        "            _put_moment(transaction, write, applied)\n            for row, value in changes.items():\n",
+        "            if write is not None:\n                _put_log(transaction, write)\n"
+        "            for row, value in changes.items():\n",
+        "a member that starts again applies entries twice: a change that was answered is refused, and sums differ",
     ),
     SourceMutant(
         "members-mark-not-checked",
@@ -96,7 +96,7 @@ MUTANTS = (
     _full(
         "full-disk-stops-members",
         "metastores/quorum/store.py",
-        "if not is_full(error) or not self._spare.give_up():",
+        "if not is_full(error, free_bytes_at(self._map.path)) or not self._spare.give_up():",
         "if True:",
         "members stop on a full disk, and nothing can be trimmed to make room",
     ),

@@ -18,7 +18,7 @@ from replog.bookie.server import BookieServer
 from replog.errors import MetastoreError, StorageError
 from replog.records.bookies import Cookie, change_cookie
 
-_LOOK_S = 2.0  # at the cookie
+_LOOK_S = 4.0  # at the cookie: members of `quorum:` exchange eight messages for each read
 _REPORT_S = 60.0  # between two reports of free space
 _NOTABLE = 1 / 8  # of the free space that was last reported: a smaller change is not worth a write
 

@@ -12,7 +12,7 @@ import trio
 from replog.abc import Authenticator, Transport
 from replog.errors import RemoteProtocolError
 from replog.metastores.quorum.channels import Channels, NotSentError
-from replog.metastores.quorum.frames import Rows
+from replog.metastores.quorum.copies import StateCopy
 from replog.metastores.quorum.metastore import QuorumMetastore
 from replog.metastores.quorum.node import Network, Node, Timing
 from replog.metastores.quorum.peers import Peers
@@ -27,7 +27,7 @@ from replog.registry import Registry
 QUICK = Timing(heartbeat_s=0.1, election_s=0.6)
 _QUEUE_MAX = 1000
 
-Sent = tuple[str, Message, Rows | None]
+Sent = tuple[str, Message, StateCopy | None]
 
 
 def begin(directory: Path, names: tuple[str, ...]) -> None:
@@ -60,9 +60,9 @@ class _Way(Network):
     def send(self, name: str, message: Message) -> None:
         self._cluster.carry(self._name, name, message, None)
 
-    async def send_copy(self, name: str, message: Copy, rows: Rows) -> bool:
+    async def send_copy(self, name: str, message: Copy, state: StateCopy) -> bool:
         await trio.lowlevel.checkpoint()
-        return self._cluster.carry(self._name, name, message, rows)
+        return self._cluster.carry(self._name, name, message, state)
 
 
 class _Clients:
@@ -104,12 +104,12 @@ class QuorumCluster:
     def nodes(self) -> Mapping[str, Node]:
         return {name: place.node for name, place in self.places.items() if place.node.failure is None}
 
-    def carry(self, sender: str, target: str, message: Message, rows: Rows | None) -> bool:
+    def carry(self, sender: str, target: str, message: Message, state: StateCopy | None) -> bool:
         place = self.places.get(target)
         if place is None or (sender, target) in self.blocked:
             return False
         try:
-            place.arrived.send_nowait((sender, message, rows))
+            place.arrived.send_nowait((sender, message, state))
         except (trio.WouldBlock, trio.BrokenResourceError):
             return False  # it is lost
         return True
@@ -132,8 +132,8 @@ class QuorumCluster:
             with place.scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(place.node.run)
-                    async for sender, message, rows in arriving:
-                        place.node.receive(sender, message, rows)
+                    async for sender, message, state in arriving:
+                        place.node.receive(sender, message, state)
         finally:  # also if it fails: `stop` waits for it
             place.store.close()
             place.ended.set()

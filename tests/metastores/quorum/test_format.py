@@ -7,7 +7,8 @@ from pathlib import Path
 import attrs
 
 from replog.metastores.quorum import questions
-from replog.metastores.quorum.frames import FrameKind, MemberFrame, copy_payload, pages
+from replog.metastores.quorum.copies import StateCopy, copy_payload, page_payload
+from replog.metastores.quorum.frames import FrameKind, MemberFrame
 from replog.metastores.quorum.questions import Answer, AnswerKind, Question, QuestionKind
 from replog.protocol.consensus.codec import decode_base, decode_entry, encode_base, encode_entry
 from replog.protocol.consensus.commands import LEASE, TERM, Command, Outcome, Status, What, encode_commands
@@ -71,7 +72,8 @@ def golden() -> dict[str, bytes]:
     found |= {f"message {type(each).__name__}": encode_message(each) for each in _MESSAGES}
     found |= {f"question {number} {each.kind.name}": each.encode() for number, each in enumerate(_QUESTIONS)}
     found["frame MESSAGE"] = MemberFrame(FrameKind.MESSAGE, "c1", "n1", "m1:1", encode_message(_MESSAGES[0])).encode()
-    (found["payload PAGE"],) = pages(1, {b"ka": b"v"})
+    (page,) = StateCopy.of([(b"ka", b"v"), (b"kb", b"w")]).pages
+    found["payload PAGE"] = page_payload(1, 0, page)
     found["payload COPY"] = copy_payload(1, 1, encode_message(_MESSAGES[5]))
     found["answer FOUND value"] = questions.found(7, questions.value_payload(3, b"v"))
     found["answer FOUND words"] = questions.found(7, questions.words_payload(["a", "b"]))

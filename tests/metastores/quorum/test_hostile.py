@@ -9,7 +9,8 @@ import pytest
 
 from replog.errors import ConfigError
 from replog.metastores.quorum import QuorumPlace
-from replog.metastores.quorum.frames import FrameKind, MemberFrame, copy_payload
+from replog.metastores.quorum.copies import copy_payload
+from replog.metastores.quorum.frames import FrameKind, MemberFrame
 from replog.metastores.quorum.questions import Question, QuestionKind
 from replog.metastores.quorum.running import RunningMember
 from replog.protocol.consensus.commands import Command, What

@@ -11,7 +11,7 @@ import trio
 
 from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreUnavailableError, MetastoreUncertainError
 from replog.metastores.quorum import node as nodes
-from replog.metastores.quorum.frames import Rows
+from replog.metastores.quorum.copies import StateCopy
 from replog.metastores.quorum.metastore import QuorumMetastore
 from replog.metastores.quorum.node import Node
 from replog.metastores.quorum.store import MemberStore
@@ -111,24 +111,23 @@ async def test_copy_is_sent_once_while_it_is_being_written(tmp_path: Path, monke
     """Q12. Writing a large state takes longer than many heartbeats."""
     monkeypatch.setattr(nodes, "_LOG_ENTRIES_MAX", 20)
     monkeypatch.setattr(nodes, "_WRITTEN_S_MIN", 30.0)
-    is_let_go, copies, write = threading.Event(), list[str](), MemberStore.write
+    is_let_go, copies, replace = threading.Event(), list[str](), MemberStore.replace
 
-    def slow_write(store: MemberStore, *arguments: Any, replaces_rows: bool = False) -> None:
-        if replaces_rows:
-            assert is_let_go.wait(30)
-        write(store, *arguments, replaces_rows=replaces_rows)
+    def slow_replace(store: MemberStore, *arguments: Any) -> None:
+        assert is_let_go.wait(30)
+        replace(store, *arguments)
 
     async with quorum_cluster(tmp_path) as cluster, cluster.client() as client:
         leader, behind = await left_behind(cluster, client)
         carry = cluster.carry
 
-        def counted(sender: str, target: str, message: Message, rows: Rows | None) -> bool:
-            is_carried = carry(sender, target, message, rows)
+        def counted(sender: str, target: str, message: Message, state: StateCopy | None) -> bool:
+            is_carried = carry(sender, target, message, state)
             copies.extend([target] if is_carried and isinstance(message, Copy) else [])
             return is_carried
 
         monkeypatch.setattr(cluster, "carry", counted)
-        monkeypatch.setattr(MemberStore, "write", slow_write)
+        monkeypatch.setattr(MemberStore, "replace", slow_replace)
         node = cluster.start(behind)
         try:
             await until(lambda: bool(copies), 30)
@@ -164,7 +163,7 @@ async def test_copy_that_arrives_again_changes_nothing(tmp_path: Path, monkeypat
         await until(lambda: node.applied >= leader.applied, 30)
         base = node.member.log.base
         assert base.index > 1
-        node.receive(leader.name, Copy(leader.member.term, base, 0), {b"kstale": bytes(8)})
+        node.receive(leader.name, Copy(leader.member.term, base, 0), StateCopy.of([(b"kstale", bytes(8))]))
         await client.create("k/more", b"")
         await until(lambda: node.applied >= leader.applied, 30)
         await cluster.stop(leader.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,8 @@ from hypothesis import strategies as st
 from replog.abc import Versioned
 from replog.errors import RemoteProtocolError
 from replog.metastores.quorum import questions
-from replog.metastores.quorum.frames import CopyInParts, FrameKind, MemberFrame, copy_payload, pages
+from replog.metastores.quorum.copies import CopyInParts
+from replog.metastores.quorum.frames import FrameKind, MemberFrame
 from replog.metastores.quorum.questions import Answer, AnswerKind, Question, QuestionKind
 from replog.protocol.consensus.commands import LEASE, Command, Outcome, Status, What
 
@@ -85,28 +85,3 @@ def test_frame_that_ends_early_is_refused(frame: MemberFrame, size: int) -> None
     if size < head:
         with pytest.raises(RemoteProtocolError):
             MemberFrame.decode(data[:size])
-
-
-@given(st.dictionaries(st.binary(max_size=10), st.binary(max_size=700_000), max_size=6))
-def test_copy_arrives_whole(rows: dict[bytes, bytes]) -> None:
-    parts, count = CopyInParts(), 0
-    for payload in pages(5, rows):
-        parts.page(payload)
-        count += 1
-    assert parts.message(copy_payload(5, count, b"message")) == (b"message", rows)
-
-
-def test_copy_without_a_page_is_worth_nothing() -> None:
-    rows = {b"%d" % number: bytes(600_000) for number in range(6)}
-    payloads = list(pages(5, rows))
-    assert len(payloads) == 3
-    for left_out in range(3):
-        parts = CopyInParts()
-        for number, payload in enumerate(payloads):
-            if number != left_out:
-                parts.page(payload)
-        assert parts.message(copy_payload(5, 3, b"message")) is None
-    mixed = CopyInParts()
-    mixed.page(payloads[0])
-    mixed.page(struct.pack(">QI", 6, 1))
-    assert mixed.message(copy_payload(5, 2, b"message")) is None

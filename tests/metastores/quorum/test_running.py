@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from replog.errors import ConfigError, KeyExistsError, MetastoreError, MetastoreUnavailableError
-from replog.metastores.quorum import asking, running
+from replog.metastores.quorum import asking, watch
 from replog.metastores.quorum.directory import MemberDirectory
 from replog.metastores.quorum.node import Timing
 from replog.metastores.quorum.questions import QuestionKind
@@ -263,7 +263,7 @@ async def test_missing_members_are_named_without_a_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once soon, then more and more seldom; and once when there is a leader again."""
-    monkeypatch.setattr(running, "_SAY_S", 0.5)
+    monkeypatch.setattr(watch, "_SAY_S", 0.5)
     async with members_of(tmp_path) as members:
         members.start(0, 1, 2)
         await members.are(0, 1, 2)

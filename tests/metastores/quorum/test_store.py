@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,4 +39,28 @@ def test_one_row_is_read_for_one_that_is_wanted(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(store_module, "_from", counted)
     assert next(store.rows_from(b"000500")) == (b"000500", b"")
     assert len(read) == 1
+    store.close()
+
+
+def test_write_with_room_for_a_part_gives_up_the_spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q18. LMDB reports it as EIO, like a broken disk: the room that is left tells them apart."""
+    store = MemberStore(str(tmp_path))
+    advance, failures = store._advance, [True]
+
+    def failing(transaction: lmdb.Transaction) -> None:
+        advance(transaction)
+        if failures.pop():
+            error = lmdb.Error("mdb_txn_commit: Input/output error")
+            error.code = errno.EIO  # type: ignore[misc]
+            raise error
+
+    monkeypatch.setattr(store, "_advance", failing)
+    monkeypatch.setattr(store_module, "free_bytes_at", lambda path: 1 << 30)
+    with pytest.raises(lmdb.Error):
+        store.write(None, {b"a": b"1"}, 1)
+    assert (store.is_short, store.get(b"a")) == (False, None)
+    failures[:] = [False, True]
+    monkeypatch.setattr(store_module, "free_bytes_at", lambda path: 4096)
+    store.write(None, {b"a": b"1"}, 1)
+    assert (store.is_short, store.get(b"a")) == (True, b"1")
     store.close()

@@ -17,7 +17,7 @@ import trio
 
 from replog.errors import MetastoreUnavailableError, RemoteProtocolError
 from replog.metastores.quorum.callers import BusyError, Callers, NotLeaderError, UnknownOutcomeError
-from replog.metastores.quorum.frames import Rows
+from replog.metastores.quorum.copies import StateCopy
 from replog.metastores.quorum.leases import LeaseClock
 from replog.metastores.quorum.overlay import OverlayRows
 from replog.metastores.quorum.store import MemberStore
@@ -59,7 +59,7 @@ class Network(Protocol):
     def send(self, name: str, message: Message) -> None:
         """Sends a message to the member of this name."""
 
-    async def send_copy(self, name: str, message: Copy, rows: Rows) -> bool:
+    async def send_copy(self, name: str, message: Copy, state: StateCopy) -> bool:
         """Sends the state, and the message behind it. Returns whether they may have arrived."""
 
 
@@ -87,7 +87,7 @@ class Node:
         self._state = Registers(self._rows)
         self._callers = Callers()
         self.leases = LeaseClock(timing.heartbeat_s)
-        self._copy: Rows | None = None  # that was received, and is to be written
+        self._copy: StateCopy | None = None  # that was received, and is to be written
         self._is_copying: set[str] = set()
         self._wanted = trio.Event()  # something is to be written
         self._is_proceeding = False
@@ -155,7 +155,7 @@ class Node:
 
     # -- the network ------------------------------------------------------------------------------------------------
 
-    def receive(self, sender: str, message: Message, rows: Rows | None = None) -> None:
+    def receive(self, sender: str, message: Message, state: StateCopy | None = None) -> None:
         """A message of another member has arrived; a `Copy` with the state that it is about."""
         if self.failure is not None or self._copy is not None:
             return  # as if it was lost: a copy is written first
@@ -166,19 +166,20 @@ class Node:
             self._stop(error)
             return
         if any(isinstance(each, CopyTaken) for each in self.member.effects):
-            assert rows is not None, "a copy comes with its state"
-            self._copy = rows
+            assert state is not None, "a copy comes with its state"
+            self._copy = state
         self._proceed()
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Runs until cancelled, or until the disk fails: then raises why, and this member is silent."""
+    async def run(self, look: Callable[[], None] = lambda: None) -> None:
+        """Runs until cancelled, or until the disk fails: then raises why, and this member is silent. Calls `look` at each
+        heartbeat."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._elections)
-                nursery.start_soon(self._heartbeats)
+                nursery.start_soon(self._heartbeats, look)
                 nursery.start_soon(self._write)
         except BaseException as error:
             self.failure = self.failure or (
@@ -195,8 +196,9 @@ class Node:
             self.member.election_timeout()
             self._proceed()
 
-    async def _heartbeats(self) -> None:
+    async def _heartbeats(self, look: Callable[[], None]) -> None:
         while True:
+            look()
             await trio.sleep(self._timing.heartbeat_s)
             self.member.heartbeat_due()
             self._expire()
@@ -232,12 +234,14 @@ class Node:
             write = member.begin_write()
             assert write is None or isinstance(write, Write)
             copy, applied = self._copy, self.applied
-            changes: dict[bytes, bytes | None] = self._rows.take() if copy is None else dict(copy)
-            await run_in_thread(partial(self._store.write, write, changes, applied, replaces_rows=copy is not None))
-            self._rows.written()
-            if copy is not None:
+            if copy is None:
+                await run_in_thread(partial(self._store.write, write, self._rows.take(), applied))
+                self._rows.written()
+            else:
+                await run_in_thread(partial(self._store.replace, write, copy, applied))
                 # Outcomes are counted again: the copy brought others. Nothing is applied before that.
                 self._copy, self._state = None, Registers(self._rows)
+            del copy  # all metadata: not needed while the next write is waited for
             if write is not None:
                 member.written(write.number)
             self._drop(applied)
@@ -332,14 +336,14 @@ class Node:
         began_at_s = trio.current_time()
         try:
             member, term = self.member, self.member.term
-            applied, rows = await run_in_thread(self._store.state)
+            applied, state = await run_in_thread(self._store.state)
             entry_term = member.log.term_at(applied)
             leading = member.leading
             if leading is None or member.term != term or entry_term is None:
                 return
             base = Base(applied, entry_term, member.log.members_at(applied))
-            may_have_arrived = await self._network.send_copy(name, Copy(term, base, leading.probe), rows)
-            del rows  # all metadata: not needed while it is waited
+            may_have_arrived = await self._network.send_copy(name, Copy(term, base, leading.probe), state)
+            del state  # all metadata: not needed while it is waited
             if may_have_arrived:
                 sent_s = trio.current_time() - began_at_s
                 with trio.move_on_after(max(_WRITTEN_S_MIN, _WRITTEN_TIMES * sent_s)):

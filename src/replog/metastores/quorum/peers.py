@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import trio
 
 from replog.metastores.quorum.channels import Channels, LostError, NotSentError
-from replog.metastores.quorum.frames import FrameKind, MemberFrame, Rows, copy_payload, pages
+from replog.metastores.quorum.copies import StateCopy, copy_payload, page_payload
+from replog.metastores.quorum.frames import FrameKind, MemberFrame
 from replog.metastores.quorum.node import Network
 from replog.protocol.consensus.message_codec import encode_message
 from replog.protocol.consensus.messages import Copy, Message
@@ -64,19 +65,18 @@ class Peers(Network):
         if address := self.address_of(name):
             self.say(address, FrameKind.MESSAGE, encode_message(message))
 
-    async def send_copy(self, name: str, message: Copy, rows: Rows) -> bool:
+    async def send_copy(self, name: str, message: Copy, state: StateCopy) -> bool:
         """Sends the state in pages, one at a time, and the message behind it; or gives it up, and returns False."""
         address = self.address_of(name)
         if not address:
             return False
         channel = self._channels.to(address)
         self._copies += 1
-        count = 0
+        number = self._copies
         try:
-            for payload in pages(self._copies, rows):
-                await channel.deliver(self._frame(FrameKind.PAGE, payload))
-                count += 1
-            payload = copy_payload(self._copies, count, encode_message(message))
+            for place, page in enumerate(state.pages):
+                await channel.deliver(self._frame(FrameKind.PAGE, page_payload(number, place, page)))
+            payload = copy_payload(number, len(state.pages), encode_message(message))
             await channel.deliver(self._frame(FrameKind.COPY, payload))
         except (NotSentError, LostError):
             return False  # the leader notices that the follower lacks entries, and sends another copy

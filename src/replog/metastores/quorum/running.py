@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import attrs
 import trio
 
 from replog.abc import Authenticator
-from replog.hookspecs import Event, MetastoreLeaderChanged, MetastoreMembersChanged, MetastoreMemberStopped
+from replog.hookspecs import Event, MetastoreMemberStopped
 from replog.metastores.quorum.admission import Admission
 from replog.metastores.quorum.beginning import Beginning, answer
 from replog.metastores.quorum.channels import Channels, OpenTransport
@@ -29,19 +28,15 @@ from replog.metastores.quorum.node import FAILURES, Node, Timing
 from replog.metastores.quorum.peers import Peers
 from replog.metastores.quorum.service import MemberService
 from replog.metastores.quorum.status import status_of, survives
-from replog.protocol.consensus.member import Member
+from replog.metastores.quorum.watch import Watch
 from replog.runtime.disk_errors import described
-from replog.runtime.entropy import current_entropy
 from replog.runtime.loggers import logger
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.threads import run_in_thread
 
 _log = logger("replog.metastores.quorum")
 
-_ASK_AGAIN_S = 0.5  # to be let in
-_SAY_S = 10.0  # after which it says why it waits
 _LOOK_S = 0.1
-_WATCH_S = 0.2  # how often it is looked whether the leader has gone, or another one leads
 _ROOM_S = 5.0  # how often a full disk is looked at
 
 
@@ -71,7 +66,6 @@ class RunningMember:
         self._directory = directory
         self._nursery = nursery
         self._beside = MembersBeside(self.service, (config.address, *config.peers), channels)
-        self._refusal = ""  # why it is not let in, as the leader says
         self.service.status = self.status
 
     @property
@@ -116,18 +110,15 @@ class RunningMember:
                 cluster = await beginning.run()
             self._peers.cluster = cluster
             node = self.node = Node(self.name, store, self._peers, self._config.timing)
-        self._know_members()
-        silence_s = 2 * self._config.timing.election_s
-        self._admission = Admission(node, self._peers, silence_s)
+        self._peers.know(node.member.members.addresses)
+        election_s, peers = self._config.timing.election_s, self._config.peers
+        self._admission = Admission(node, self._peers, silence_s=2 * election_s)
+        self._watch = Watch(node, self._peers, self._admission, peers, election_s, self._config.observe, self._nursery)
         self.service.outside = self._outside
         self.service.administer = self._admission.administer
         self.service.node = node
         self._nursery.start_soon(self._run, node)
-        self._nursery.start_soon(self._ask_in, node)
         self._nursery.start_soon(self._look_after_disk, node)
-        self._nursery.start_soon(self._tell, node)
-        self._nursery.start_soon(self._replace_leader, node)
-        self._nursery.start_soon(self._say_who_is_missing, node)
 
     async def led(self) -> None:
         """Waits until a member leads."""
@@ -136,14 +127,9 @@ class RunningMember:
                 return
             await trio.sleep(_LOOK_S)
 
-    def _who_is_missing(self) -> str:
-        addresses = self.node.member.members.addresses.values() if self.node is not None else self._config.peers
-        others = [each for each in addresses if each != self._config.address]
-        return ", ".join(f"{each}: {self._peers.problem_with(each) or 'no answer yet'}" for each in others)
-
     async def _run(self, node: Node) -> None:
         try:
-            await node.run()
+            await node.run(self._watch.look)
         except* FAILURES as group:
             error = group.exceptions[0]
             reason = (described(error) if isinstance(error, Exception) else "") or repr(error)
@@ -153,16 +139,12 @@ class RunningMember:
 
     # -- others -------------------------------------------------------------------------------------------------------
 
-    def _know_members(self) -> None:
-        assert self.node is not None, "it runs"
-        self._peers.know(self.node.member.members.addresses)
-
     def _outside(self, frame: MemberFrame) -> None:
         """A message of a process that is no member, or of one that refuses this one."""
         node = self.node
         assert node is not None, "it runs"
         if frame.kind is FrameKind.REFUSED:
-            self._refusal = frame.payload.decode("utf-8", "replace")
+            self._watch.refusal = frame.payload.decode("utf-8", "replace")
         elif frame.kind is FrameKind.JOIN:
             if frame.cluster == self._peers.cluster:
                 if frame.sender in node.member.members.names:
@@ -180,51 +162,6 @@ class RunningMember:
         elif problem := self._admission.ask_in(frame.sender, frame.address):
             self._peers.say(frame.address, FrameKind.REFUSED, problem.encode())
 
-    async def _tell(self, node: Node) -> None:
-        """Has observers hear of leaders and members."""
-        told: dict[type, Event] = {}
-        while node.failure is None:
-            for event in self._changes(node.member):
-                is_news = told.get(type(event)) != event
-                told[type(event)] = event
-                if is_news:
-                    self._config.observe(event)
-            await trio.sleep(_WATCH_S)
-
-    async def _replace_leader(self, node: Node) -> None:
-        """Has this member stand soon after its leader's process has ended, rather than after the silence."""
-        led_by, pause_s = "", _WATCH_S
-        while node.failure is None:
-            led_by = node.member.leader or led_by
-            if led_by not in ("", self.name) and self._peers.is_gone(led_by):
-                # Not at once, and later and later: so two members seldom stand at one moment, and seldom again.
-                await trio.sleep(pause_s * current_entropy().random.random())
-                node.do(partial(Member.leader_is_gone, name=led_by))
-                pause_s = min(2 * pause_s, self._config.timing.election_s)
-            else:
-                pause_s = _WATCH_S
-            await trio.sleep(_WATCH_S)
-
-    async def _say_who_is_missing(self, node: Node) -> None:
-        """Says that no member leads, and who does not answer, less and less often; and that one leads again."""
-        led_at_s, pause_s = trio.current_time(), _SAY_S
-        while node.failure is None:
-            await trio.sleep(_SAY_S / 10)
-            now_s = trio.current_time()
-            if node.member.leader is not None:
-                if pause_s > _SAY_S:  # it was said
-                    _log.warning("the metastore has a leader again")
-                led_at_s, pause_s = now_s, _SAY_S
-            elif now_s - led_at_s > pause_s and self.name in node.member.members.names:
-                _log.warning("the metastore has no leader for %.0f s: %s", now_s - led_at_s, self._who_is_missing())
-                pause_s *= 2
-
-    def _changes(self, member: Member) -> list[Event]:
-        leader = self._peers.address_of(member.leader or "") if member.leader != self.name else self._config.address
-        addresses = tuple(sorted(member.members.addresses.values()))
-        members: list[Event] = [MetastoreMembersChanged(addresses)] if addresses else []
-        return [*members, MetastoreLeaderChanged(leader, member.term)]
-
     async def _look_after_disk(self, node: Node) -> None:
         """Says that the disk is full, and holds space back again once there is some (Q18)."""
         store, was_short = self._directory.store, False
@@ -239,23 +176,6 @@ class RunningMember:
                     await run_in_thread(store.make_up)
             was_short = store.is_short
             await trio.sleep(_ROOM_S)
-
-    async def _ask_in(self, node: Node) -> None:
-        """Asks to be let in while it is no member, and keeps the addresses of the others. A member that knows no leader says
-        where it is, too: all may have been started at new addresses."""
-        said_at_s = trio.current_time()
-        while True:
-            self._know_members()
-            members = node.member.members
-            self._admission.follow_moved()
-            is_member = self.name in members.names
-            if not is_member or node.member.leader is None:
-                for address in dict.fromkeys((*members.addresses.values(), *self._config.peers)):
-                    self._peers.say(address, FrameKind.JOIN)
-            if not is_member and trio.current_time() - said_at_s > _SAY_S:
-                said_at_s = trio.current_time()
-                _log.warning("not a member of the metastore yet: %s", self._refusal or self._who_is_missing())
-            await trio.sleep(_ASK_AGAIN_S)
 
 
 @asynccontextmanager

@@ -15,7 +15,8 @@ from replog.abc import Reply
 from replog.errors import RemoteProtocolError
 from replog.metastores.quorum import questions
 from replog.metastores.quorum.callers import BusyError, NotLeaderError, UnknownOutcomeError
-from replog.metastores.quorum.frames import CopyInParts, FrameKind, MemberFrame
+from replog.metastores.quorum.copies import CopyInParts
+from replog.metastores.quorum.frames import FrameKind, MemberFrame
 from replog.metastores.quorum.node import Node
 from replog.metastores.quorum.peers import Peers
 from replog.metastores.quorum.questions import (

@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import attrs
 import lmdb
 
+from replog.errors import RemoteProtocolError
+from replog.metastores.quorum.copies import StateCopy
 from replog.metastores.quorum.mark import DurableMark
 from replog.metastores.quorum.spare import SpareRoom
 from replog.protocol.consensus.codec import decode_base, decode_entry, encode_base, encode_entry
 from replog.protocol.consensus.log import Base, EntryLog
 from replog.protocol.consensus.outbox import Write
-from replog.runtime.disk_errors import is_full
+from replog.runtime.disk_errors import free_bytes_at, is_full
 from replog.runtime.lmdb_map import LMDBMap
 
 _NAME, _VOTE, _BASE, _APPLIED = b"mname", b"mvote", b"mbase", b"mapplied"
@@ -32,6 +34,7 @@ _ENTRY, _ROW = b"l", b"r"
 _NUMBER = struct.Struct(">Q")
 _MARK_FILE, _SPARE_FILE = "durable-mark", "spare"
 _MAP_BYTES, _MAP_BYTES_MAX = 64 << 20, 64 << 30
+_MAP_TIMES = 2  # as large as the rows of a copy: pages are not full
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 256, 1 << 20  # read in one transaction
 
 Changes = Mapping[bytes, bytes | None]  # rows, and None for those that are deleted
@@ -140,7 +143,7 @@ class MemberStore:
                     raise
             except (lmdb.Error, OSError) as error:
                 with self._map.writing:
-                    if not is_full(error) or not self._spare.give_up():
+                    if not is_full(error, free_bytes_at(self._map.path)) or not self._spare.give_up():
                         raise
                     self._map.mend()
                 self._position = int.from_bytes(self._fact(_POSITION))
@@ -162,22 +165,37 @@ class MemberStore:
 
     # -- what it has --------------------------------------------------------------------------------------------------
 
-    def write(self, write: Write | None, changes: Changes, applied: int, *, replaces_rows: bool = False) -> None:
-        """Makes one moment durable. With `replaces_rows` the changes are all rows that there are. Raises `lmdb.Error`, OSError:
-        then it may be on the disk or not, and the member must stop."""
+    def write(self, write: Write | None, changes: Changes, applied: int) -> None:
+        """Makes one moment durable. Raises `lmdb.Error`, OSError: then it may be on the disk or not, and the member must stop."""
 
         def change(transaction: lmdb.Transaction) -> None:
-            if write is not None:
-                _put_log(transaction, write)
-            if replaces_rows:
-                _delete_from(transaction, _ROW, _ROW)
+            _put_moment(transaction, write, applied)
             for row, value in changes.items():
                 if value is None:
                     transaction.delete(_ROW + row)
                 else:
                     transaction.put(_ROW + row, value)
-            transaction.put(_APPLIED, _NUMBER.pack(applied))
 
+        self._commit(change)
+
+    def replace(self, write: Write | None, copy: StateCopy, applied: int) -> None:
+        """As `write`, with a state instead of all rows that there are. Raises `RemoteProtocolError`, too, and then nothing has
+        changed: the rows don't ascend."""
+
+        def change(transaction: lmdb.Transaction) -> None:
+            _put_moment(transaction, write, applied)
+            _delete_from(transaction, _ROW, _ROW)
+            with transaction.cursor() as cursor:
+                # Nothing is behind the rows. Looking each one's place up would take four times as long.
+                rows = ((_ROW + row, value) for row, value in copy.rows())
+                taken, added = cursor.putmulti(rows, append=True)
+            if added != taken:
+                raise RemoteProtocolError(
+                    "the rows of a copy of the metastore's state don't ascend: it was made by another program?"
+                )
+
+        while self._map.map_bytes < _MAP_TIMES * copy.size_bytes and self._map.grow():
+            pass  # before, since a transaction that finds the map full begins anew
         self._commit(change)
 
     def get(self, row: bytes) -> bytes | None:
@@ -205,16 +223,22 @@ class MemberStore:
                 return
             start, at_once = _ROW + found[-1][0] + b"\0", min(4 * at_once, _ROWS_AT_ONCE)
 
-    def state(self) -> tuple[int, dict[bytes, bytes]]:
+    def state(self) -> tuple[int, StateCopy]:
         """The index of the last entry whose effects are in the rows, and all of them, of one moment."""
         with self._map.gate, self._map.environment.begin() as transaction:
             (applied,) = _NUMBER.unpack(transaction.get(_APPLIED, bytes(_NUMBER.size)))
-            return applied, {row[len(_ROW) :]: value for row, value in _from(transaction, _ROW, _ROW)}
+            return applied, StateCopy.of((row[len(_ROW) :], value) for row, value in _from(transaction, _ROW, _ROW))
 
     def close(self) -> None:
         """Gives the files back. Nothing may be under way."""
         self._map.close()
         self._mark.close()
+
+
+def _put_moment(transaction: lmdb.Transaction, write: Write | None, applied: int) -> None:
+    if write is not None:
+        _put_log(transaction, write)
+    transaction.put(_APPLIED, _NUMBER.pack(applied))
 
 
 def _put_log(transaction: lmdb.Transaction, write: Write) -> None:
@@ -234,10 +258,12 @@ def _place(index: int) -> bytes:
 
 def _from(transaction: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     with transaction.cursor() as cursor:
-        more = cursor.set_range(start)
-        while more and bytes(cursor.key()).startswith(prefix):
-            yield bytes(cursor.key()), bytes(cursor.value())
-            more = cursor.next()
+        if cursor.set_range(start):
+            for key, value in cursor:
+                found = bytes(key)
+                if not found.startswith(prefix):
+                    return
+                yield found, bytes(value)
 
 
 def _delete_from(transaction: lmdb.Transaction, start: bytes, prefix: bytes, end: bytes | None = None) -> None:
