@@ -97,17 +97,14 @@ def _title(name: str) -> str:
 
 
 def draw(data: Path, directory: Path) -> None:
-    """Draws all charts of the figures in `data`, and writes the pages of tables: the published ones of the published charts."""
+    """Draws all charts of the figures in `data`, and writes the page of tables: the published one of the published charts."""
     directory.mkdir(parents=True, exist_ok=True)
     with in_our_style():
         if figure := users(published((data / "users.json").read_text(encoding="utf-8"))):
             save(figure, directory / "users")
-    pages = peers.PUBLISHED_MARKDOWN.parent if directory.resolve() == FIGURES.resolve() else directory
-    for figures, page in peers.PUBLISHED_PAGES.items():
-        charts = directory / figures
-        peers.main(
-            ["report", str(data / figures / "peers.json"), "--markdown", str(pages / page), "--charts", str(charts)]
-        )
+    is_published = directory.resolve() == FIGURES.resolve()
+    page = peers.PUBLISHED_MARKDOWN if is_published else directory / peers.PUBLISHED_MARKDOWN.name
+    peers.main(["report", str(data / "peers.json"), "--markdown", str(page), "--charts", str(directory)])
 
 
 if __name__ == "__main__":

@@ -37,11 +37,6 @@ from benchmarks.peers.system import System
 ROOT = Path(__file__).parents[2]
 PUBLISHED_JSON = ROOT / "docs" / "figures" / "peers.json"
 PUBLISHED_MARKDOWN = ROOT / "docs" / "concepts" / "peers-results.md"
-PUBLISHED_PAGES = {
-    ".": PUBLISHED_MARKDOWN.name,
-    "kafka": "peers-kafka.md",
-    "current": "peers-current.md",
-}  # by the folder of their figures and charts
 PUBLISHED_CHARTS = ROOT / "docs" / "figures"
 _ORDER: tuple[str, ...] = ("replog", "bookkeeper", "kafka-synced", "kafka", "etcd", "redis", "nats-synced", "nats")
 _ORDER += ("zookeeper", "zookeeper-session", "rabbitmq", "rabbitmq-stream", "pysyncobj")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -198,7 +199,7 @@ def judge(results: Results, goals: Sequence[Goal] = GOALS) -> list[Judged]:
 
 
 def merged(parts: Sequence[Results]) -> Results:
-    """Of several runs on one machine: the rounds of a later one count on from those before. Ratios stay within a run."""
+    """Of several runs on one machine, maybe of different loads. Ratios stay within a run."""
     first, *others = parts
     found = attrs.evolve(first, measurements=[*first.measurements], candidates=[*first.candidates])
     for each in others:
@@ -216,7 +217,15 @@ def merged(parts: Sequence[Results]) -> Results:
             failures=[*found.failures, *each.failures],
             is_interrupted=found.is_interrupted or each.is_interrupted,
         )
-    return found
+    return attrs.evolve(found, rounds=_usual_rounds(found.measurements)) if others else found
+
+
+def _usual_rounds(measurements: Iterable[Measurement]) -> int:
+    """In how many rounds most loads were measured: runs may have had different ones."""
+    rounds: defaultdict[tuple[str, Task], set[int]] = defaultdict(set)
+    for each in measurements:
+        rounds[each.system, each.task].add(each.round)
+    return statistics.mode(map(len, rounds.values()))
 
 
 def to_json(results: Results) -> str:

@@ -148,7 +148,7 @@ def test_runs_are_put_together_with_their_rounds_apart(results: Results) -> None
 
     both = merged([results, other])
 
-    assert both.rounds == 4
+    assert both.rounds == 3  # of most loads: one system had another
     assert [(each.name, each.version) for each in both.candidates] == [
         *(("replog", "1.2.3"), ("etcd", "9"), ("sqlite", "1.2.3"), ("nats", "1.2.3")),
     ]
