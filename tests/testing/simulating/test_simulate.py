@@ -367,7 +367,7 @@ def test_each_fault_strikes(name: str) -> None:
     simulate(app, seed=1, faults=Faults.none(**{**others, name: 1.0}), bookies=5)
 
 
-RARER = {"disks_fill", "messages_lost", "processes_pause"}  # or what follows from it
+RARER = {"disks_fill", "messages_lost", "metastore_fails", "processes_pause"}  # or what follows from it
 EFFECTS = {
     "bookies_crash": "EnsembleChanged",
     "disks_fill": "commit without space",
