@@ -199,8 +199,10 @@ def _look_at_member(path: Path, last: int) -> None:
         assert stored.log.last >= last + 2, stored.log.last
         assert stored.log.last_term == stored.log.last - 1
         assert stored.applied >= last + 1, stored.applied
-        ahead = {row for row, _ in opened.store.rows_from(b"")} - {b"k%d" % each for each in range(stored.applied)}
-        assert not ahead, f"{ahead} will be applied once more behind entry {stored.applied}"
+        rows = {row for row, _ in opened.store.rows_from(b"")}
+        wanted = {b"k%d" % each for each in range(stored.applied)}
+        assert not rows - wanted, f"{rows - wanted} will be applied once more behind entry {stored.applied}"
+        assert not wanted - rows, f"{wanted - rows} will never be applied: entry {stored.applied} counts as applied"
         for each in range(last + 1):
             assert opened.store.get(b"k%d" % each) == b"%d" % each * 200, each
     opened.belong("c2", _BASE)

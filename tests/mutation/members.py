@@ -77,12 +77,37 @@ MUTANTS = (
         "a member that was killed votes twice in one term: two leaders",
     ),
     _disk(
-        "applied-not-written",
+        "rows-before-applied",
         "metastores/quorum/store.py",
-        "            _put_moment(transaction, write, applied)\n            for row, value in changes.items():\n",
-        "            if write is not None:\n                _put_log(transaction, write)\n"
-        "            for row, value in changes.items():\n",
-        "a member that starts again applies entries twice: a change that was answered is refused, and sums differ",
+        """            _put_moment(transaction, write, applied)
+            for row, value in changes.items():
+                if value is None:
+                    transaction.delete(_ROW + row)
+                else:
+                    transaction.put(_ROW + row, value)
+
+        self._commit(change)
+""",
+        """            if write is not None:
+                _put_log(transaction, write)
+            for row, value in changes.items():
+                if value is None:
+                    transaction.delete(_ROW + row)
+                else:
+                    transaction.put(_ROW + row, value)
+
+        self._commit(change)
+        self._commit(lambda transaction: transaction.put(_APPLIED, _NUMBER.pack(applied)))
+""",
+        "a member that was killed applies entries twice: a change that was answered is refused, and sums differ",
+    ),
+    _disk(
+        "applied-before-rows",
+        "metastores/quorum/store.py",
+        "        self._commit(change)\n\n    def replace(",
+        "        self._commit(lambda transaction: transaction.put(_APPLIED, _NUMBER.pack(applied)))\n"
+        "        self._commit(change)\n\n    def replace(",
+        "a member that was killed leaves out what entries changed: it has another state than the others",
     ),
     SourceMutant(
         "members-mark-not-checked",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from benchmarks.peers import markdown
 from benchmarks.peers.markdown import page
 from benchmarks.peers.plan import Task
-from benchmarks.peers.quiet import Limits
+from benchmarks.peers.quiet import Limits, Noise
 from benchmarks.peers.results import Measurement, Results
 from benchmarks.peers.tests.fakes import append_figures, candidate, empty_results, good
 
@@ -170,6 +171,11 @@ def test_a_short_or_noisy_run_is_called_so(results: Results) -> None:
     assert "not how well" not in page(results, {})
     results.limits, results.seconds = Limits(foreign_cpus=2), 0.2
     assert "not how well**: other things went on beside and the loads were short." in page(results, {})
+    slow = Noise(raw_before_us=400.0, raw_after_us=400.0, foreign_cpus=0.0)
+    results.measurements = [attrs.evolve(each, noise=slow) for each in results.measurements]
+    assert "not how well**: other things went on beside, the disk was slow and the loads were short." in page(
+        results, {}
+    )
 
 
 def test_charts_stand_where_they_are(results: Results) -> None:
