@@ -18,7 +18,7 @@ import pytest
 import trio
 
 import replog
-from replog.api import elsewhere
+from replog.api import open_elsewhere
 from replog.backends import memory
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import (
@@ -307,7 +307,7 @@ async def test_refusal_makes_nothing_where_the_metadata_would_be(tmp_path: Path)
 
 async def test_refusal_does_not_wait_long_for_a_metastore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that hangs, or fails, costs the hint and nothing else."""
-    monkeypatch.setattr(elsewhere, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(open_elsewhere, "_PATIENCE_S", 0.05)
     for fault in (Fault.UNAVAILABLE, None):
         inner = MemoryMetastore()
         async with replog.embed(tmp_path / "wal", metastore=inner):

@@ -8,7 +8,7 @@ import trio
 
 from replog.abc import Metastore
 from replog.errors import KeyNotFoundError
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata
 from replog.protocol.quorum import Quorum

@@ -22,7 +22,7 @@ import trio
 import replog
 from benchmarks.metastore.filling import create_all, create_ledgers, create_log
 from replog.abc import Metastore
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.records.encoding import encode
 from replog.records.jobs import JobLedger
 from replog.records.paths import job_key_path

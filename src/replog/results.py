@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from replog.bookie.serving import ServedBookie
     from replog.client.administration import RemoteBookie
     from replog.log.appending import AppendedLedgers
-    from replog.log.compacting import CompactedLog
+    from replog.log.key_compaction import CompactedLog
     from replog.log.log_summaries import CursorLag, LogSummary
     from replog.machine.running import MachineStatus
     from replog.protocol.cursors import CursorRecord
@@ -30,7 +30,7 @@ else:
             "replog.bookie.serving": ["ServedBookie"],
             "replog.client.administration": ["RemoteBookie"],
             "replog.log.appending": ["AppendedLedgers"],
-            "replog.log.compacting": ["CompactedLog"],
+            "replog.log.key_compaction": ["CompactedLog"],
             "replog.log.log_summaries": ["CursorLag", "LogSummary"],
             "replog.machine.running": ["MachineStatus"],
             "replog.protocol.cursors": ["CursorRecord"],

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from replog.client.connections import OUTSTANDING_BYTES_MAX
-from replog.client.watching import _LAG_BYTES_MAX, LAG_CHECK_BYTES, SlowBookies
+from replog.client.writer_background import _LAG_BYTES_MAX, LAG_CHECK_BYTES, SlowBookies
 from replog.config.client import ClientTuning
 from replog.hookspecs import EnsembleChanged
 from replog.protocol.quorum import Quorum

@@ -109,7 +109,7 @@ async def test_much_is_sent_without_looking_at_each(
 async def test_lagging_bookie_holds_packed_batches_back(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replog.client.watching._LAG_BYTES_MAX", 3_000_000)
+    monkeypatch.setattr("replog.client.writer_background._LAG_BYTES_MAX", 3_000_000)
     async with cluster() as world, world.client() as client:
         async with client.create_ledger() as writer:
             world.bookies[0].wire.is_held = True

@@ -122,7 +122,7 @@ async def test_overflow_becomes_a_gap_and_blocks_nothing(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W6, W7."""
-    monkeypatch.setattr("replog.client.watching._KEPT_BYTES_MAX", 100)
+    monkeypatch.setattr("replog.client.writer_background._KEPT_BYTES_MAX", 100)
     async with changing(Fault.ANSWER_LOST) as (world, silence, writer, _):
         assert await append_for(writer, SILENT_S) < PAUSE_S
         silence.is_over = True

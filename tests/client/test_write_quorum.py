@@ -17,7 +17,7 @@ from replog.config import ClientOptions
 from replog.config.client import ClientTuning
 from replog.errors import ConfigError, WriteQuorumError
 from replog.log.log_options import LogOptions
-from replog.protocol.copies import fixed_fragments
+from replog.protocol.fragment_copies import fixed_fragments
 from replog.protocol.messages import AddRequest, CopyReadRequest, CopyRequest, RangesRequest, Status
 from replog.protocol.model import Durability, LedgerMetadata, LedgerState
 from tests.kit import Bookie, Cluster, cluster

@@ -11,7 +11,7 @@ import trio.testing
 
 import replog
 from replog.config.client import ClientTuning
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.messages import ReadRequest
 from replog.protocol.model import LogMetadata, Position
 from tests.kit import cluster

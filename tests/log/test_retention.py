@@ -12,7 +12,7 @@ import replog
 from replog.config.client import ClientTuning
 from replog.log.log_options import Retention
 from replog.log.retention import first_kept
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.model import Position, Segment
 from replog.records.paths import log_key_path
 from replog.runtime.entropy import Entropy, use_entropy

@@ -13,7 +13,7 @@ import trio
 import replog
 from replog.log.log_options import Retention
 from replog.log.retention import first_kept
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.model import Position, Segment
 from replog.runtime.entropy import Entropy, use_entropy
 from tests.kit import Cluster, cluster

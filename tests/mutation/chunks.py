@@ -130,7 +130,7 @@ MUTANTS = (
     ),
     _mutant(
         "unloaded-fragments-are-one",
-        "protocol/copies.py",
+        "protocol/fragment_copies.py",
         "if metadata.chunks:  # behind a fragment",
         "if False:  # behind a fragment",
         "a repair takes a loaded fragment and the chunk behind it for one, and asks the wrong bookies for its entries (F2)",

@@ -28,7 +28,7 @@ _FIRST = {
     "scan.py": ("tests/client/test_reader.py",),
     "record_watch.py": ("tests/client/test_record_watch.py",),
     "sending.py": ("tests/client/test_writer.py", "tests/client/test_ensemble_change.py"),
-    "watching.py": (
+    "writer_background.py": (
         "tests/client/test_writer.py",
         "tests/client/test_lagging.py",
         "tests/client/test_silent_metastore.py",
@@ -184,7 +184,7 @@ MUTANTS = (
     _mutant(
         "never-published",
         "W5",
-        "watching.py",
+        "writer_background.py",
         "        if is_idle:\n            publishing.publish()\n",
         "",
         "a writer that goes idle does not tell that its last entry is confirmed",
@@ -192,7 +192,7 @@ MUTANTS = (
     _mutant(
         "no-deadline",
         "W6",
-        "watching.py",
+        "writer_background.py",
         "        self._check_deadline()\n",
         "",
         "an append that reaches no quorum waits for ever",
@@ -307,7 +307,7 @@ MUTANTS = (
     _mutant(
         "hanging-bookie-is-waited-for",
         "C9",
-        "watching.py",
+        "writer_background.py",
         "if any(self._silence_s(channel) < patience_s for _, channel in self._behind(_LAG_BYTES_MAX)):",
         "if self._behind(_LAG_BYTES_MAX):",
         "a fast writer stands still for a bookie that hangs, though the others confirm",
@@ -315,7 +315,7 @@ MUTANTS = (
     _mutant(
         "slow-bookie-is-left-behind",
         "W6",
-        "watching.py",
+        "writer_background.py",
         "known if known is not None and known[0] == oldest else (oldest, now_s)",
         "(oldest, now_s) if known is None else (oldest, known[1])",
         "a bookie that is far behind and answers is not waited for: it is given up, or memory grows",
@@ -323,7 +323,7 @@ MUTANTS = (
     _mutant(
         "nothing-published-in-a-change",
         "W5",
-        "watching.py",
+        "writer_background.py",
         "        self.awaited_sends = 0\n        if self.is_due:",
         "        if self._machine.is_changing:\n            return\n        self.awaited_sends = 0\n        if self.is_due:",
         "followers of an idle writer do not see its last entry while the metastore is silent",

@@ -93,14 +93,14 @@ MUTANTS = (
     ),
     _refusing(
         "refusing-bookies-left-alone",
-        "client/ensembles.py",
+        "client/new_ensembles.py",
         "                        membership.try_again(*membership.refusing)\n",
         "",
         "a takeover waits for a bookie that refused as if it were away, and says so",
     ),
     _refusing(
         "full-bookie-not-asked-again",
-        "client/watching.py",
+        "client/writer_background.py",
         "            self._retry_at = trio.current_time()\n",
         "",
         "a writer is told of a full disk only when the bookie would be retried anyway",

@@ -104,7 +104,7 @@ MUTANTS = (
         _MACHINE,
         "last-fragment-is-filled",
         "F2",
-        "protocol/copies.py",
+        "protocol/fragment_copies.py",
         "    if metadata.state is LedgerState.CLOSED:\n        assert metadata.last_entry_id is not None",
         "    if metadata.state is not LedgerState.CLOSED:\n        ends.append(1 << 40)\n    else:\n"
         "        assert metadata.last_entry_id is not None",
@@ -241,7 +241,7 @@ MUTANTS = (
         _MACHINE,
         "wanted-by-every-index",
         "W1",
-        "protocol/copies.py",
+        "protocol/fragment_copies.py",
         "            if self._quorum.stores(index, first):\n",
         "            if index >= 0:\n",
         "every bookie of an ensemble gets all entries",

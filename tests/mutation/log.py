@@ -12,7 +12,7 @@ _FIRST = {
     "protocol/model.py": ("tests/log/test_resuming_after_trims.py",),
     "log/producers.py": ("tests/log/test_ids.py",),
     "protocol/producers.py": ("tests/protocol/test_producers.py", "tests/log/test_ids.py"),
-    "log/compacting.py": ("tests/log/test_compacting.py",),
+    "log/key_compaction.py": ("tests/log/test_key_compaction.py",),
     "log/log_reader.py": (
         "tests/log/test_reading_cancelled.py",
         "tests/log/test_reader.py",
@@ -169,7 +169,7 @@ MUTANTS = (
     _mutant(
         "first-value-kept",
         "-",
-        "log/compacting.py",
+        "log/key_compaction.py",
         "return not record.is_tombstone and self._last.get(record.key) == record.position",
         "return not record.is_tombstone",
         "a compaction keeps values that were replaced",

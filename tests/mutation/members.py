@@ -36,7 +36,7 @@ MUTANTS = (
         "if follower is None or follower.matched >= base.index:",
         "if True:",
         "while a follower writes a large copy, it is sent again and again",
-        ("tests/metastores/quorum/test_members.py",),
+        ("tests/metastores/quorum/test_member_calls.py",),
     ),
     SourceMutant(
         "members-stand-once",

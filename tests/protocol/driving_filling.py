@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 
 from replog.protocol.batch import Batch, build
-from replog.protocol.copies import Copies, fixed_fragments
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.effects import (
     AskHolding,
@@ -23,6 +22,7 @@ from replog.protocol.effects import (
 )
 from replog.protocol.entry_ranges import EntryRanges
 from replog.protocol.filling import Filled, LedgerFilling
+from replog.protocol.fragment_copies import Copies, fixed_fragments
 from replog.protocol.holding import Holding, hold
 from replog.protocol.messages import AddRequest, CopyReadRequest, CopyRequest, RangesRequest, Status
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState

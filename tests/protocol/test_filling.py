@@ -9,10 +9,10 @@ import pytest
 
 from replog.errors import LedgerNotFoundError
 from replog.protocol.batch import decode
-from replog.protocol.copies import fixed_fragments
 from replog.protocol.digest import DigestType
 from replog.protocol.effects import AskHolding, SendCopy, WriteMetadata
 from replog.protocol.filling import ROUNDS_MAX, LedgerFilling
+from replog.protocol.fragment_copies import fixed_fragments
 from replog.protocol.gaps import Gap
 from replog.protocol.messages import AddRequest, FenceRequest, Status
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from replog.errors import FencedError, LedgerClosedError
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.effects import SendAdd, WriteMetadata
 from replog.protocol.model import LedgerState
 from tests.protocol.driving import Cluster

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.model import LogCursor, LogMetadata, LogPage, Position, Segment, Transaction
 
 LOG = LogMetadata(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from replog.errors import MetastoreCorruptError
 from replog.protocol import chunks as index
 from replog.protocol.chunks import Chunk, ChunkContents, is_packed, new_chunks
-from replog.protocol.copies import fixed_fragments
 from replog.protocol.digest import DigestType
+from replog.protocol.fragment_copies import fixed_fragments
 from replog.protocol.gaps import Gap
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum

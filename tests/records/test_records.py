@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from replog.errors import MetastoreCorruptError
 from replog.protocol.additions import Addition, AppendRequest, Transaction
 from replog.protocol.chunks import Chunk, ChunkContents
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap

@@ -29,9 +29,9 @@ from replog.protocol import archiving
 from replog.protocol.archived import ObjectIndex, ObjectName, decode_index, index_bytes
 from replog.protocol.archiving import LedgerArchiving, archivable
 from replog.protocol.batch import Batch
-from replog.protocol.copies import all_fixed_fragments
 from replog.protocol.digest import DigestType
 from replog.protocol.effects import AskHolding, Effect, ReadMetadata, SendCopy, SendCopyRead, WriteMetadata
+from replog.protocol.fragment_copies import all_fixed_fragments
 from replog.protocol.quorum import Quorum
 from replog.records.archives import ArchiveRecord
 from replog.records.editing import edit

@@ -12,7 +12,7 @@ from replog.errors import LocalProtocolError
 from replog.protocol.absence import Hearing
 from replog.protocol.bookie import LedgerOnBookie
 from replog.protocol.chaining import LogTakeover
-from replog.protocol.change import Change
+from replog.protocol.compare_and_set import Change
 from replog.protocol.fencing import Fencing
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.quorum import Quorum

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 import attrs
 
 from replog.protocol.batch import Batch
-from replog.protocol.copies import fixed_fragments
 from replog.protocol.digest import DigestType
+from replog.protocol.fragment_copies import fixed_fragments
 from replog.protocol.messages import FenceRequest, Status
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum

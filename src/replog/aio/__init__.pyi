@@ -19,7 +19,7 @@ from replog.client.entries import Entry, EntryBatch
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import ReplogError, StorageError, StorageFailedError
 from replog.log.appending import AppendedLedgers
-from replog.log.compacting import CompactedLog
+from replog.log.key_compaction import CompactedLog
 from replog.log.log_options import LogOptions
 from replog.log.log_summaries import CursorLag, LogSummary
 from replog.log.record_batches import Positions, Record, RecordBatch

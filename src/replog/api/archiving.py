@@ -14,7 +14,7 @@ from replog.api.opened import OpenClient
 from replog.errors import ArchiveError, ConfigError, LedgerNotFoundError, LogNotFoundError, ReplogError
 from replog.log.log_options import Archiving
 from replog.log.retention import first_kept
-from replog.protocol.copies import fixed_fragments
+from replog.protocol.fragment_copies import fixed_fragments
 from replog.protocol.model import LedgerState
 from replog.repair.archive_objects import DailyCollection
 from replog.repair.archiver import Archiver

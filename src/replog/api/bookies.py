@@ -11,8 +11,8 @@ import attrs
 import trio
 
 from replog.abc import Metastore, Storage
-from replog.api.elsewhere import told_where
-from replog.api.members import ProcessMember, check_no_member, check_no_other_metadata, process_member
+from replog.api.open_elsewhere import told_where
+from replog.api.own_member import ProcessMember, check_no_member, check_no_other_metadata, process_member
 from replog.api.reaching import close_metastore, reached_metastore
 from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
 from replog.bookie.serving import (

@@ -19,10 +19,10 @@ from replog.client.ledgers import check_password
 from replog.config import check_number, check_types
 from replog.errors import ConfigError, StorageError
 from replog.log import trimming
-from replog.log.compacting import CompactedLog, LogCompaction
 from replog.log.cursor import Cursor
 from replog.log.cursor_opening import CursorOptions, opened
 from replog.log.deleting import delete
+from replog.log.key_compaction import CompactedLog, LogCompaction
 from replog.log.log_options import LogOptions, Retention, with_given
 from replog.log.log_reader import LogReader, started
 from replog.log.log_summaries import LogSummaries, LogSummary

@@ -13,8 +13,8 @@ from replog.api.reaching import opened_transports
 from replog.client.archive_reading import ArchiveReader
 from replog.client.archives import Archives
 from replog.client.connections import Connections
-from replog.client.driving import ClientContext
 from replog.client.entry_writer import Completion
+from replog.client.ledger_effects import ClientContext
 from replog.client.ledger_records import LedgerRecords
 from replog.client.ledgers import Ledgers
 from replog.client.membership import Membership

@@ -10,7 +10,7 @@ from replog.api.client import Client
 from replog.api.contexts import client_context
 from replog.api.opened import OpenClient
 from replog.bookie.serving import ServedBookie, figures_beside
-from replog.client.driving import ClientContext
+from replog.client.ledger_effects import ClientContext
 from replog.config import BookieOptions, ClientOptions
 from replog.config.bookie import tuned as tuned_bookie
 from replog.config.client import tuned

@@ -13,8 +13,8 @@ import attrs
 import typer
 
 from replog.abc import Metastore
-from replog.api.members import MEMBER_DIRECTORY
 from replog.api.metadata_copy import check_nobody_lives, read_metadata, write_metadata
+from replog.api.own_member import MEMBER_DIRECTORY
 from replog.api.reaching import opened_metastore
 from replog.cli.apps import App
 from replog.cli.connecting import Connection, as_it_is, run, takes_connection

@@ -2,7 +2,7 @@
 
 It is made of parts: `replog.client.backlog` admits entries and says when they are confirmed, `replog.client.pacing` decides when
 they are sent and `replog.client.batch_sizes` how many at a time, `replog.client.sending` drives the writing machine and sends,
-`replog.client.watching` does what is due by time. A push only adds to a list: it never waits for the machine.
+`replog.client.writer_background` does what is due by time. A push only adds to a list: it never waits for the machine.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Protocol
 
 import trio
 
-from replog.client.driving import ClientContext
 from replog.client.endings import WriterContext, copy_for_raise
+from replog.client.ledger_effects import ClientContext
 from replog.client.pacing import Stage
 from replog.client.sending import BatchSender, SizeLimit
 from replog.config.client import ClientTuning

@@ -10,19 +10,19 @@ import trio
 from replog.client.channel import Answer
 from replog.client.clocks import Clocks
 from replog.client.connections import Connections
-from replog.client.driving import ClientContext
-from replog.client.ensembles import EnsembleChooser
 from replog.client.entry_writer import Completion, EntryWriter
 from replog.client.following import Following
+from replog.client.fragment_limits import FragmentRoller
 from replog.client.job_records import JobRecords
+from replog.client.ledger_effects import ClientContext
 from replog.client.ledger_reader import LedgerReader
 from replog.client.membership import watch_draining
+from replog.client.new_ensembles import EnsembleChooser
 from replog.client.record_watch import RecordWatch
 from replog.client.recovering import RecordOutdatedError, RecoveringShell
-from replog.client.rolling import FragmentRoller
 from replog.client.scan import LedgerScan
 from replog.client.unbounded import check_unbounded
-from replog.client.watching import kept_bytes_max
+from replog.client.writer_background import kept_bytes_max
 from replog.config.client import ClientTuning
 from replog.errors import ConfigError, LedgerNotFoundError, LedgerTrimmedError, MetastoreError, UnauthorizedError
 from replog.hookspecs import Event, LedgerRecovered, LedgerTakenOver

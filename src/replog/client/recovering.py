@@ -10,7 +10,7 @@ from __future__ import annotations
 import trio
 
 from replog.client.channel import Answer, BookieChannel
-from replog.client.driving import ClientContext, EffectLoop, WaitingEffects
+from replog.client.ledger_effects import ClientContext, EffectLoop, WaitingEffects
 from replog.client.refusals import refusal_of
 from replog.config.client import ClientTuning
 from replog.errors import MetastoreError, RecoveryUndecidedError, RemoteProtocolError, ReplogError, StorageFailedError

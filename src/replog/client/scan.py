@@ -13,8 +13,8 @@ import trio
 
 from replog.client.channel import Answer, BookieChannel
 from replog.client.connections import Connections
-from replog.client.driving import ClientContext, EffectLoop
 from replog.client.entries import EntryBatch
+from replog.client.ledger_effects import ClientContext, EffectLoop
 from replog.config.client import ClientTuning
 from replog.errors import (
     ArchiveError,

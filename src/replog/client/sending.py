@@ -1,7 +1,7 @@
 """How a ledger's writer sends: drives the writing machine, and turns its effects into requests and calls.
 
 Everything here runs in the trio thread. `drive` performs the machine's effects in whichever task or callback calls it; effects
-that have to wait go to the background task (`replog.client.watching`). When and how much is sent is decided by
+that have to wait go to the background task (`replog.client.writer_background`). When and how much is sent is decided by
 `replog.client.pacing` and `replog.client.batch_sizes`.
 """
 
@@ -16,11 +16,11 @@ import trio
 from replog.client.backlog import Backlog
 from replog.client.batch_sizes import BatchSizes
 from replog.client.channel import Answer
-from replog.client.driving import ClientContext
 from replog.client.late_adds import LateAdds
+from replog.client.ledger_effects import ClientContext
 from replog.client.observing import ObservedBacklog
 from replog.client.pacing import Pacing, Stage, When
-from replog.client.watching import LAG_CHECK_BYTES, Watching
+from replog.client.writer_background import LAG_CHECK_BYTES, Watching
 from replog.config.client import ClientTuning
 from replog.errors import (
     AddTimeoutError,

@@ -9,8 +9,8 @@ import attrs
 import trio
 
 from replog.client.channel import Answer
-from replog.client.driving import ClientContext
 from replog.client.job_records import LOG_KEY
+from replog.client.ledger_effects import ClientContext
 from replog.config import check_number
 from replog.errors import (
     ConfigError,

@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from replog.api import Client
-from replog.cli.cluster.members import Members
+from replog.cli.cluster.bookie_processes import Members
 from replog.demo.processes import LOG_NAME, QUORUM, Task
 from replog.demo.results import Act
 from replog.demo.view import View

@@ -14,7 +14,7 @@ import trio
 from rich.console import Console
 
 from replog.api import connect
-from replog.cli.cluster.members import Plan, local_cluster
+from replog.cli.cluster.bookie_processes import Plan, local_cluster
 from replog.cli.cluster.peers import peers_of
 from replog.cli.ending import InterruptedBySignal
 from replog.demo.acts import SILENCE_S, DemoFailedError, Stage, acting, kill_bookie, kill_leader, stop_leader

@@ -22,7 +22,7 @@ from replog.errors import (
     TooManyLedgersError,
     UnauthorizedError,
 )
-from replog.protocol.contents import Contents, Known
+from replog.protocol.closed_contents import Contents, Known
 from replog.protocol.log_effects import CheckLedgers
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
 from replog.records.encoding import encode

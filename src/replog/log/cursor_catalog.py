@@ -35,8 +35,8 @@ from replog.errors import (
     TrimmedError,
     VersionConflictError,
 )
-from replog.log.editing import edit
 from replog.log.log_records import LogRecords
+from replog.log.record_edits import edit
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.model import LogCursor, LogMetadata, Position
 from replog.records.encoding import encode

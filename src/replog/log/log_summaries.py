@@ -20,9 +20,9 @@ from replog.client.ledgers import Ledgers
 from replog.errors import LedgerNotFoundError, MetastoreError, NotEnoughBookiesError, PositionError, ReplogError
 from replog.log.cursor_catalog import CursorCatalog
 from replog.log.log_records import LogRecords
-from replog.protocol.contents import Contents
-from replog.protocol.copies import archived_part
+from replog.protocol.closed_contents import Contents
 from replog.protocol.cursors import CursorRecord
+from replog.protocol.fragment_copies import archived_part
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Position, Segment
 from replog.runtime.nursery import for_each
 

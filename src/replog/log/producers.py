@@ -35,8 +35,8 @@ from replog.errors import (
     TrimmedError,
     VersionConflictError,
 )
-from replog.log.editing import edit
 from replog.log.log_records import LogRecords
+from replog.log.record_edits import edit
 from replog.protocol.envelope import EntryId
 from replog.protocol.model import LogMetadata, Position, Segment
 from replog.protocol.producers import ProducersRecord, ProducerWindow

@@ -30,7 +30,7 @@ from replog.log.producers import Producers
 from replog.log.record_batches import Positions
 from replog.protocol.additions import AppendRequest
 from replog.protocol.chaining import LogChanged
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.deposing import fenced
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.rolling import LogRolling, RollBase

@@ -5,7 +5,7 @@ Rules:
 - No entry that was sent at the time or later is skipped, by the clock of its writer. Earlier ones may come.
 - The times in the log's record rule segments out. Bookies are asked about the first segment that they don't rule out;
   about a second one only if the first one has no such entry after all.
-- The entries of one writer are searched by halving: its times never go back (`replog.protocol.contents`). Other clocks
+- The entries of one writer are searched by halving: its times never go back (`replog.protocol.closed_contents`). Other clocks
   may differ, so segments are looked through in order, and so are the terms of an unbounded ledger, each of which has a
   writer of its own.
 - Behind the last entry that is known to be confirmed, nothing is known of times. So reading never begins later than

@@ -10,10 +10,10 @@ from replog.client.ledgers import Ledgers
 from replog.errors import LogNotFoundError, PositionError, TrimBlockedError
 from replog.hookspecs import LogTrimmed
 from replog.log.cursor_catalog import CursorCatalog
-from replog.log.editing import edit
 from replog.log.log_driver import NO_WRITERS, LogDriver
 from replog.log.log_records import LogRecords
 from replog.log.producers import ProducerRecords
+from replog.log.record_edits import edit
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.dropping import LogTrimming
 from replog.protocol.model import LogMetadata, Position

@@ -43,7 +43,7 @@ from replog.protocol.additions import Addition as Addition
 from replog.protocol.additions import AppendRequest
 from replog.protocol.admitting import refusal, with_addition
 from replog.protocol.chaining import LogEffect, LogMachine, ReadLog, RecoverLedger
-from replog.protocol.contents import Contents, Known
+from replog.protocol.closed_contents import Contents, Known
 from replog.protocol.log_effects import CheckLedgers as CheckLedgers
 from replog.protocol.model import PAGE_SEGMENTS, LogCursor, LogMetadata, LogPage, Position, Segment
 from replog.protocol.stages import Transitions, after, from_each

@@ -28,8 +28,8 @@ import attrs
 from replog.errors import ReplogError
 from replog.protocol.archived import BATCHES_MAX, OBJECT_BYTES_MAX
 from replog.protocol.batch import Batch
-from replog.protocol.copies import FixedFragment, all_fixed_fragments, fixed_fragments
 from replog.protocol.effects import Failed, Finished, PutObject, ReadEntries
+from replog.protocol.fragment_copies import FixedFragment, all_fixed_fragments, fixed_fragments
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.stages import Transitions, after, from_each

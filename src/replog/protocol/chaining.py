@@ -38,8 +38,8 @@ from abc import ABC, abstractmethod
 import attrs
 
 from replog.errors import LedgerNotFoundError, ReplogError, TakeoverFailedError
-from replog.protocol.change import Change, Settled
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
+from replog.protocol.compare_and_set import Change, Settled
 from replog.protocol.log_effects import ContinueLedger as ContinueLedger
 from replog.protocol.log_effects import CreateLedger as CreateLedger
 from replog.protocol.log_effects import DeleteLedger as DeleteLedger

@@ -17,7 +17,7 @@ import attrs
 
 from replog.errors import LogNotFoundError
 from replog.protocol.chaining import LogEffect, LogMachine, ReadLog, RecoverLedger
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.model import LogMetadata, PendingLedger, Segment
 from replog.protocol.stages import Transitions, after, from_each
 

@@ -39,9 +39,9 @@ import attrs
 
 from replog.errors import RemoteProtocolError, ReplogError
 from replog.protocol.batch import Batch, check_damage
-from replog.protocol.copies import Copies, FixedFragment, Sent, ToCopy, all_fixed_fragments
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.effects import AskHolding, Failed, Finished, SendCopy, SendCopyRead
+from replog.protocol.fragment_copies import Copies, FixedFragment, Sent, ToCopy, all_fixed_fragments
 from replog.protocol.fragments import Fragment
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import LedgerMetadata, LedgerState

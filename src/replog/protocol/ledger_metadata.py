@@ -15,7 +15,7 @@ import attrs
 from replog.protocol import chunks as index
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.chunks import Chunk, ChunkContents
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.fragments import WRITER_TERM, Fragment
 from replog.protocol.gaps import Gap, merged

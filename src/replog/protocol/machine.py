@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import attrs
 
 from replog.errors import LedgerNotFoundError, ReplogError
-from replog.protocol.change import Change, Settled
+from replog.protocol.compare_and_set import Change, Settled
 from replog.protocol.effects import Effect, ReadMetadata, WriteMetadata
 from replog.protocol.model import LedgerMetadata
 

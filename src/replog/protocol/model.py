@@ -17,7 +17,7 @@ from replog.protocol.additions import STREAM_PREFIX as STREAM_PREFIX
 from replog.protocol.additions import AppendRequest as AppendRequest
 from replog.protocol.additions import Transaction as Transaction
 from replog.protocol.batch import ENTRY_ID_MAX
-from replog.protocol.contents import Contents, Known
+from replog.protocol.closed_contents import Contents, Known
 from replog.protocol.fragments import WRITER_TERM as WRITER_TERM
 from replog.protocol.fragments import Fragment as Fragment
 from replog.protocol.ledger_metadata import NO_ENTRY as NO_ENTRY

@@ -31,8 +31,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from replog.protocol.batch import ENTRY_ID_MAX, Batch
-from replog.protocol.copies import FixedFragment, all_fixed_fragments
 from replog.protocol.entry_ranges import EntryRanges
+from replog.protocol.fragment_copies import FixedFragment, all_fixed_fragments
 from replog.protocol.model import LedgerMetadata, LedgerState
 
 PIECE_ENTRIES = 10_000  # that one commit drops: others wait for it

@@ -30,7 +30,7 @@ from replog.errors import FencedError
 from replog.protocol.additions import AppendRequest
 from replog.protocol.admitting import refusal, with_addition
 from replog.protocol.chaining import LogMachine
-from replog.protocol.contents import Known
+from replog.protocol.closed_contents import Known
 from replog.protocol.log_effects import CheckLedgers, CreateLedger, ReadLog
 from replog.protocol.model import LogMetadata
 from replog.protocol.stages import Transitions, after, from_each

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from replog.errors import FencedError, LedgerRolledBackError, NotEnoughBookiesError, RecoveryUndecidedError
 from replog.protocol.absence import Absences, Hearing
 from replog.protocol.fragments import Fragment
-from replog.protocol.members import Members
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.quorum import Quorum
+from replog.protocol.replacement import Members
 
 
 def bookies_at(indices: int, ensemble: Sequence[str]) -> tuple[str, ...]:

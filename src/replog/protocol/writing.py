@@ -30,19 +30,19 @@ from replog.errors import FencedError, LedgerClosedError, LedgerDeletedError, Re
 from replog.protocol import batch as batches
 from replog.protocol import undecided
 from replog.protocol.batch import Batch, PendingBatch
+from replog.protocol.closed_contents import Contents
 from replog.protocol.compression import Compressor
-from replog.protocol.contents import Contents
 from replog.protocol.deposing import fenced, overtaken
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Confirmed, Failed, Finished, SendAdd, SendLastAddConfirmed
 from replog.protocol.fragments import Fragment
 from replog.protocol.gaps import Gap
-from replog.protocol.lacking import WriterGaps
+from replog.protocol.lacking_entries import WriterGaps
 from replog.protocol.machine import LedgerMachine
-from replog.protocol.members import Members
 from replog.protocol.model import NO_ENTRY, LedgerMetadata, LedgerState
 from replog.protocol.mutations import DELETED_TERM
 from replog.protocol.proofs import prove
+from replog.protocol.replacement import Members
 from replog.protocol.reshaping import Reshaping
 from replog.protocol.stages import Transitions, after, from_each
 

@@ -18,14 +18,14 @@ from collections.abc import Mapping
 import attrs
 
 from replog.protocol.batch import Batch, PendingBatch
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.effects import ChooseReplacements, SendAdd
 from replog.protocol.fragments import Fragment
 from replog.protocol.gaps import Gap
-from replog.protocol.lacking import RecoveryGaps
-from replog.protocol.members import Members
+from replog.protocol.lacking_entries import RecoveryGaps
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
+from replog.protocol.replacement import Members
 
 _PENDING_MAX = 4  # batches of each rotation on their way back
 

@@ -19,7 +19,7 @@ from cattrs.gen import make_dict_unstructure_fn, override
 
 from replog.errors import MetastoreCorruptError
 from replog.protocol.chunks import Chunk, ChunkContents, is_packed
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap

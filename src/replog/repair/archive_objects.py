@@ -22,7 +22,7 @@ from replog.client.ledgers import Ledgers
 from replog.client.metastore_trust import check_metastore
 from replog.errors import ArchiveError, LedgerNotFoundError
 from replog.protocol.archived import LEDGERS_PREFIX, ObjectName, covering
-from replog.protocol.copies import FixedFragment, all_fixed_fragments
+from replog.protocol.fragment_copies import FixedFragment, all_fixed_fragments
 from replog.protocol.model import LedgerMetadata
 from replog.repair.archiver import NAMED_FOR_S, read_back
 

@@ -18,9 +18,9 @@ from replog.client.scan import LedgerScan
 from replog.errors import ReplogError
 from replog.protocol.archived import covering, pack
 from replog.protocol.archiving import LedgerArchiving, archivable
-from replog.protocol.copies import all_fixed_fragments
 from replog.protocol.effects import Effect, Failed, PutObject, ReadEntries, ReadMetadata, WriteMetadata
 from replog.protocol.filling import Filled, LedgerFilling
+from replog.protocol.fragment_copies import all_fixed_fragments
 from replog.repair.repairer import Repairer
 
 _READ_BACK_BYTES = 32 << 20

@@ -13,11 +13,11 @@ import attrs
 import trio
 
 from replog.client.administration import RemoteBookie, remote_bookies
-from replog.client.driving import ClientContext
+from replog.client.ledger_effects import ClientContext
 from replog.config.client import ClientTuning
 from replog.errors import BookieError, BookieRefusedError, LedgerNotFoundError, MetastoreError
-from replog.protocol.copies import Copies, FixedFragment, empty_fragment, fixed_fragments
 from replog.protocol.entry_ranges import EntryRanges
+from replog.protocol.fragment_copies import Copies, FixedFragment, empty_fragment, fixed_fragments
 from replog.protocol.messages import Status
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.ledgers import ledger_id_pages
@@ -29,7 +29,7 @@ from replog.repair.audit_report import (
     MissingCopies,
     UnderReplicatedFragment,
 )
-from replog.repair.holdings import BookieQuestions
+from replog.repair.bookie_questions import BookieQuestions
 from replog.repair.progress import ProgressTracker
 from replog.runtime.nursery import for_each
 from replog.runtime.resting import Rests

@@ -10,16 +10,16 @@ from __future__ import annotations
 import attrs
 import trio
 
-from replog.client.driving import ClientContext
+from replog.client.ledger_effects import ClientContext
 from replog.config.client import ClientTuning
 from replog.errors import LedgerNotFoundError, MetastoreError, WriteQuorumError
-from replog.protocol.copies import FixedFragment, fixed_fragments
 from replog.protocol.digest import Digest
 from replog.protocol.filling import Filled, Lack, LedgerFilling
+from replog.protocol.fragment_copies import FixedFragment, fixed_fragments
 from replog.protocol.model import LedgerMetadata
 from replog.repair.auditor import Auditor, Bookies
+from replog.repair.bookie_questions import BookieQuestions
 from replog.repair.filler import FragmentFiller
-from replog.repair.holdings import BookieQuestions
 from replog.repair.progress import RepairCounts
 from replog.repair.relocation import Relocation
 from replog.runtime.loggers import logger

@@ -12,11 +12,10 @@ from typing import Any
 import trio
 
 from replog.client.archive_reading import SCAN_BYTES_MIN, ArchiveReader
-from replog.client.driving import ClientContext
+from replog.client.ledger_effects import ClientContext
 from replog.config.client import ClientTuning
 from replog.errors import ArchiveError, BookieError, ReplogError
 from replog.protocol.batch import Batch
-from replog.protocol.copies import FixedFragment, fixed_fragments
 from replog.protocol.effects import (
     AskHolding,
     Effect,
@@ -27,9 +26,10 @@ from replog.protocol.effects import (
     WriteMetadata,
 )
 from replog.protocol.filling import Filled, LedgerFilling
+from replog.protocol.fragment_copies import FixedFragment, fixed_fragments
 from replog.protocol.messages import Status
 from replog.protocol.model import LedgerMetadata
-from replog.repair.holdings import BookieQuestions
+from replog.repair.bookie_questions import BookieQuestions
 from replog.repair.progress import RepairCounts
 
 # The bytes of one group may be sent at once. A longer burst would keep an append waiting that arrives behind it.

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from replog.client.driving import ClientContext
+from replog.client.ledger_effects import ClientContext
 from replog.errors import BookieError, ConfigError, LedgerNotFoundError
-from replog.protocol.copies import FixedFragment, fixed_fragments
+from replog.protocol.fragment_copies import FixedFragment, fixed_fragments
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.paths import log_leaders_key_path
 from replog.repair.audit_report import UnderReplicatedFragment

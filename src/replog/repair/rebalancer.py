@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from replog.client.driving import ClientContext
+from replog.client.ledger_effects import ClientContext
 from replog.errors import AdministrationError
-from replog.protocol.copies import FixedFragment, fixed_fragments
+from replog.protocol.fragment_copies import FixedFragment, fixed_fragments
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.quorum import Quorum
 from replog.repair.auditor import Bookies

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from replog.client.driving import ClientContext
-from replog.protocol.copies import FixedFragment
+from replog.client.ledger_effects import ClientContext
 from replog.protocol.effects import ChooseReplacements
+from replog.protocol.fragment_copies import FixedFragment
 from replog.protocol.fragments import Fragment
 from replog.protocol.model import LedgerMetadata
 from replog.repair.auditor import Bookies

@@ -13,23 +13,23 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 import attrs
 import trio
 
-from replog.client.driving import ClientContext
+from replog.client.ledger_effects import ClientContext
 from replog.client.ledger_records import LedgerRecords
 from replog.client.metastore_trust import check_metastore
 from replog.client.unbounded import change_record
 from replog.config.client import ClientTuning
 from replog.errors import KeyNotFoundError, LedgerNotFoundError, MetastoreError
 from replog.hookspecs import AuditEnded, Event, FragmentRepaired
-from replog.protocol.copies import FixedFragment, empty_fragment, fixed_fragments
 from replog.protocol.filling import Filled, LedgerFilling
+from replog.protocol.fragment_copies import FixedFragment, empty_fragment, fixed_fragments
 from replog.protocol.model import LedgerMetadata
 from replog.records.paths import PAUSED_KEY, PAUSED_VALUE
 from replog.repair.audit_report import AuditReport, DifferingCopies, IdleMembers, UnderReplicatedFragment
 from replog.repair.auditor import Auditor, Bookies, every_ledger
+from replog.repair.bookie_questions import digest_of
 from replog.repair.drains import DrainStatus, drain, drain_status
 from replog.repair.filler import FragmentFiller, fragment_at
 from replog.repair.hindrances import Hindrances
-from replog.repair.holdings import digest_of
 from replog.repair.progress import ProgressTracker, RepairCounts, ReportProgress
 from replog.repair.relocation import Relocation
 from replog.runtime.loggers import logger

@@ -28,7 +28,7 @@ from replog.errors import (
     ReplogError,
     TrimmedError,
 )
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Position, Segment
 from replog.runtime.loggers import logger
 from replog.spark.sizes import Measured, Ruler

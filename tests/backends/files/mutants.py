@@ -13,7 +13,7 @@ from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.compaction import Rewriter
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.journal import Journal
-from replog.backends.files.pool import FilePool
+from replog.backends.files.journal_files import FilePool
 from replog.backends.files.spares import Spares
 from tests.simulator.mutation import Mutant, Patch
 

@@ -14,9 +14,9 @@ from replog.backends.dropped import EntryDroppedError
 from replog.backends.files import compaction, index_repair
 from replog.backends.files.background_pace import Pace
 from replog.backends.files.caches import LedgerCache
-from replog.backends.files.contents import Contents
 from replog.backends.files.index import LedgerIndex
 from replog.backends.files.log_file import LogFile, Section
+from replog.backends.files.open_parts import Contents
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.protocol.mutations import DropEntries, DropLedger, Mutation, PutBatch
 from replog.testing.disk import MemoryDisk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replog.cli.cluster.members import Plan
+from replog.cli.cluster.bookie_processes import Plan
 from replog.cli.cluster.peers import ClusterFailedError, peers_of, url_of
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from replog.cli.cluster.bookie_processes import Member, Plan, State
 from replog.cli.cluster.command import load_between
-from replog.cli.cluster.members import Member, Plan, State
 from replog.cli.cluster.views import JSONView, LineView, LiveView, Load, examples
 from replog.client.administration import BookieStatistics
 from replog.config import BackendURL

@@ -9,7 +9,7 @@ from replog.cli.top.logs import LOG_ORDERS, LogRow, Logs, log_picture
 from replog.cli.top.screen import View
 from replog.log.log_looks import LogListing
 from replog.log.log_summaries import CursorLag, LogSummary
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
 

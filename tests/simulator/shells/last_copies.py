@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from replog.abc import DropEntries
 from replog.errors import MetastoreCorruptError
-from replog.protocol.copies import FixedFragment, fixed_fragments
+from replog.protocol.fragment_copies import FixedFragment, fixed_fragments
 from replog.protocol.model import LedgerMetadata
 from replog.records.ledgers import decode_ledger
 from replog.records.paths import LEDGERS_KEY

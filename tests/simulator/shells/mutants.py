@@ -16,7 +16,7 @@ from replog.client.ledgers import Ledgers
 from replog.client.recovering import RecoveringShell
 from replog.client.scan import LedgerScan, _Queries
 from replog.client.sending import BatchSender
-from replog.client.watching import Watching
+from replog.client.writer_background import Watching
 from replog.errors import LocalProtocolError
 from replog.log import log_driver, retention, trimming
 from replog.log.log_driver import LogDriver

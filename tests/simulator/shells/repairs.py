@@ -22,7 +22,7 @@ from replog.api import Client
 from replog.api.repairs import repair as serve_repairs
 from replog.backends.memory import MemoryStorage
 from replog.errors import AdministrationError, LossNotAcceptedError, UnauthorizedError
-from replog.protocol.copies import fixed_fragments
+from replog.protocol.fragment_copies import fixed_fragments
 from replog.protocol.messages import CopyReadRequest, CopyRequest, RangesRequest, Request
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.ledgers import decode_ledger

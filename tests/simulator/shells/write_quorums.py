@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import attrs
 
 from replog.log.checking import JOB_KEY
-from replog.protocol.copies import fixed_fragments
+from replog.protocol.fragment_copies import fixed_fragments
 from replog.protocol.messages import AddRequest, CopyRequest, FenceRequest, Request
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.ledgers import decode_ledger

@@ -18,7 +18,7 @@ import trio
 from replog.protocol import wire
 from replog.protocol.wire import FrameSplitter
 from replog.runtime.host_ports import parse_address
-from replog.transports.tcp.ebb import Ebb
+from replog.transports.tcp.flood_end import FloodEnd
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.stream import Stream
 from replog.transports.tcp.tls import TlsStream
@@ -155,13 +155,13 @@ def test_memory_stays_within_its_bound_when_messages_never_end(
 
 
 def test_memory_is_returned_once_when_a_flood_has_ended() -> None:
-    ebb = Ebb()
-    assert not any(ebb.look(400 * MEBIBYTE, second) for second in range(100))
-    looks = [ebb.look(MEBIBYTE, 100.0 + second) for second in range(100)]
+    flood_end = FloodEnd()
+    assert not any(flood_end.look(400 * MEBIBYTE, second) for second in range(100))
+    looks = [flood_end.look(MEBIBYTE, 100.0 + second) for second in range(100)]
     assert looks.count(True) == 1
 
 
 def test_memory_is_kept_when_a_load_comes_and_goes() -> None:
-    ebb = Ebb()
+    flood_end = FloodEnd()
     loads = [400 * MEBIBYTE, 0, 0, 0] * 25
-    assert not any(ebb.look(load, float(second)) for second, load in enumerate(loads))
+    assert not any(flood_end.look(load, float(second)) for second, load in enumerate(loads))

@@ -18,17 +18,17 @@ import trio
 
 from replog.client.channel import Answer
 from replog.client.connections import Connections
-from replog.client.driving import ClientContext
-from replog.client.ensembles import EnsembleChooser
 from replog.client.entry_writer import EntryWriter
 from replog.client.following import Following
+from replog.client.ledger_effects import ClientContext
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import check_password
+from replog.client.new_ensembles import EnsembleChooser
 from replog.client.placing import Placing
 from replog.client.recovering import RecoveringShell
 from replog.client.scan import LedgerScan, find_end
-from replog.client.watching import kept_bytes_max
+from replog.client.writer_background import kept_bytes_max
 from replog.config import ClientOptions, check_number, check_types
 from replog.config.client import ClientTuning, tuned
 from replog.errors import ConfigError, KeyExistsError, MetastoreUnavailableError

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from replog.errors import ConfigError, MetastoreCorruptError, UnauthorizedError
 from replog.protocol.batch import ENTRY_ID_MAX
-from replog.protocol.contents import Contents
+from replog.protocol.closed_contents import Contents
 from replog.protocol.digest import DigestType
 from replog.protocol.fragments import WRITER_TERM, Fragment
 from replog.protocol.model import LedgerMetadata, LedgerState

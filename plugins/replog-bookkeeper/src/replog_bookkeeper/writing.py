@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from replog.client.driving import ClientContext
 from replog.client.entry_writer import EntryWriter
+from replog.client.ledger_effects import ClientContext
 from replog.config.client import ClientTuning
 from replog.errors import PayloadTooLargeError
 from replog.hookspecs import Event

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from replog.backends.files.background_pace import Closing, Pace
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.compaction import Rewriter, worth_compacting
-from replog.backends.files.contents import Contents
 from replog.backends.files.fetching import DamagedBatch
 from replog.backends.files.index_repair import repair_index
 from replog.backends.files.journal import Journal
+from replog.backends.files.journal_files import FilePool
 from replog.backends.files.log_file import LogFile
-from replog.backends.files.pool import FilePool
+from replog.backends.files.open_parts import Contents
 from replog.backends.files.scrubbing import Scrubber
 from replog.errors import StorageDamagedError, StorageFailedError, StorageUncertainError
 from replog.runtime.disk_errors import is_full

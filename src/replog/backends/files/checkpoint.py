@@ -10,12 +10,12 @@ from replog.backends.dropped import DroppedRange
 from replog.backends.files.background_pace import Pace
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog
-from replog.backends.files.contents import Contents
 from replog.backends.files.directory import RESERVE_FILE
 from replog.backends.files.index import LedgerIndex
 from replog.backends.files.indexing import write_index
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import JournalFile, LogFile
+from replog.backends.files.open_parts import Contents
 from replog.runtime.disk_errors import is_full
 
 _RESERVE_BYTES_MIN = 64 << 10

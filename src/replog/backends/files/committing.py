@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from replog.backends.fences import raised
-from replog.backends.files.contents import Contents
 from replog.backends.files.journal import Journal, Record
 from replog.backends.files.log_file import Place
 from replog.backends.files.maintenance import Maintenance
+from replog.backends.files.open_parts import Contents
 from replog.backends.files.record import (
     RECORD_HEADER_BYTES,
     MarksOfLedger,

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from replog.backends.files.background_pace import Closing, Pace
-from replog.backends.files.contents import Contents
 from replog.backends.files.directory import LOGS
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.fetching import DamagedBatch, read_checked
@@ -27,6 +26,7 @@ from replog.backends.files.index import SectionGone
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.index_repair import replace_sections
 from replog.backends.files.log_file import EntryLogFile, Location, LogFile, Section
+from replog.backends.files.open_parts import Contents
 
 _SCATTERED_BYTES = 1 << 20  # a journal file whose ledgers alternate more often than this is worth putting in order
 # Of switches per ledger: more than what the deletion of a fifth of its ledgers makes of a file in order

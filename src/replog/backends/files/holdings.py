@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replog.abc import StoredRange
-from replog.backends.files.contents import Contents
 from replog.backends.files.index import SectionGone
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.log_file import Section
+from replog.backends.files.open_parts import Contents
 from replog.backends.holdings import Holdings
 from replog.errors import StorageUncertainError
 

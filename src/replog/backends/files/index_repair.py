@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replog.backends.disk import Disk
 from replog.backends.files.background_pace import no_rest
-from replog.backends.files.contents import Contents
 from replog.backends.files.index import Index, note_dead, remove
 from replog.backends.files.indexing import read_directory, write_index
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile, Section
+from replog.backends.files.open_parts import Contents
 from replog.backends.files.scanning import scan_entry_log, scan_journal
 from replog.backends.files.window import damaged
 

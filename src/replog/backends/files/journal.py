@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from replog.backends.disk import ZEROS, Buffer, Disk, failed_error, named_error, read_all, write_all
 from replog.backends.durable_mark import DurableMark
+from replog.backends.files.journal_files import FilePool
 from replog.backends.files.log_file import JournalFile, Place
 from replog.backends.files.options import FilesTuning
-from replog.backends.files.pool import FilePool
 from replog.backends.files.record import (
     PAGE_BYTES,
     RECORD_HEADER_BYTES,

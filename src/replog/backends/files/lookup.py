@@ -13,11 +13,11 @@ from contextlib import suppress
 import trio
 from crc32c import crc32c
 
-from replog.backends.files.contents import Contents
 from replog.backends.files.fetching import DamagedBatch, fetch, fetch_one
 from replog.backends.files.index import SectionGone
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.log_file import Location, LogFile, Section
+from replog.backends.files.open_parts import Contents
 from replog.backends.files.stamp_sections import PageMissing
 from replog.backends.lifecycle import Lifecycle, State
 from replog.errors import StorageUncertainError

@@ -11,9 +11,9 @@ from replog.backends.disk import named_error
 from replog.backends.files.background import Jobs
 from replog.backends.files.background_pace import Closing
 from replog.backends.files.checkpoint import Checkpointer
-from replog.backends.files.contents import Contents
 from replog.backends.files.journal import Journal
-from replog.backends.files.pool import FilePool
+from replog.backends.files.journal_files import FilePool
+from replog.backends.files.open_parts import Contents
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.runtime.own_threads import in_own_thread
 

@@ -28,10 +28,10 @@ from replog.backends.files.directory import (
 )
 from replog.backends.files.index import Index
 from replog.backends.files.index_repair import sections_of
+from replog.backends.files.journal_files import FilePool
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
 from replog.backends.files.making import make_storage
 from replog.backends.files.options import FilesTuning
-from replog.backends.files.pool import FilePool
 from replog.backends.files.record import FORMAT, PAGE_BYTES, unpack_file_header
 from replog.backends.files.replay import Replay
 from replog.backends.files.spares import SPARE_PREFIX

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from replog.backends.files.background_pace import Closing, Pace
-from replog.backends.files.contents import Contents
 from replog.backends.files.fetching import DamagedBatch, read_checked
 from replog.backends.files.index import SectionGone
 from replog.backends.files.log_file import LogFile, Section
+from replog.backends.files.open_parts import Contents
 from replog.errors import StorageUncertainError
 
 

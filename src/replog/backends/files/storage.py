@@ -29,16 +29,16 @@ from replog.backends.directory import DirectoryLock, LockedStorage, check_is_our
 from replog.backends.disk import Disk, errors_of_opening, named_error, named_errors
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.committing import Committer
-from replog.backends.files.contents import Contents
 from replog.backends.files.directory import OWN_NAMES
 from replog.backends.files.holdings import stored_ranges
 from replog.backends.files.journal import Journal
+from replog.backends.files.journal_files import FilePool
 from replog.backends.files.lookup import SMALL_BYTES, Lookup
 from replog.backends.files.maintenance import Maintenance
 from replog.backends.files.making import NEW_BYTES
+from replog.backends.files.open_parts import Contents
 from replog.backends.files.opening import Opened, close_files, current_file, open_directory
 from replog.backends.files.options import FilesOptions, FilesTuning, tuned
-from replog.backends.files.pool import FilePool
 from replog.backends.files.spares import FIRST_FILL_BYTES
 from replog.backends.lifecycle import Lifecycle, State
 from replog.backends.sightings import read_sighting, write_sighting

@@ -13,7 +13,7 @@ import trio
 import typer
 
 import replog
-from replog.cli.cluster.members import Members, Plan
+from replog.cli.cluster.bookie_processes import Members, Plan
 from replog.cli.cluster.peers import ClusterFailedError, peers_of
 from replog.cli.cluster.views import JSONView, LineView, LiveView, Load, View
 from replog.cli.ending import InterruptedBySignal

@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from replog.cli.cluster.members import Member, Plan, State
+from replog.cli.cluster.bookie_processes import Member, Plan, State
 from replog.cli.output import add_row, as_size, emit, flush, new_table, print_json_line
 
 _COLORS = {

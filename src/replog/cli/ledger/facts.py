@@ -11,7 +11,7 @@ from replog.api import Client
 from replog.cli.entries import as_time
 from replog.client.ledger_reader import LedgerReader
 from replog.errors import ReplogError
-from replog.protocol.copies import archived_part
+from replog.protocol.fragment_copies import archived_part
 from replog.protocol.model import LedgerMetadata
 
 _MEASURED_MAX = 64  # writers of a ledger: each costs a read of its last batch

@@ -15,7 +15,7 @@ from replog.cli.log.looking import Name
 from replog.cli.output import AsJSON, Listing, emit, print_json
 from replog.config.parsing import parse_size_bytes
 from replog.errors import ConfigError
-from replog.log.compacting import CompactedLog
+from replog.log.key_compaction import CompactedLog
 from replog.log.log_options import Retention
 from replog.protocol.model import Position, Transaction
 from replog.protocol.producers import KnownProducer

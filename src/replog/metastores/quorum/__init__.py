@@ -50,7 +50,7 @@ def replog_metastores() -> Sequence[Backend[Metastore]]:
 
 def _open(rest: str, options: QuorumOptions) -> Metastore:
     # Here: most programs use another metastore, and need not import this one.
-    from replog.metastores.quorum.members import RemoteMembers
+    from replog.metastores.quorum.member_calls import RemoteMembers
     from replog.metastores.quorum.metastore import QuorumMetastore
 
     place = QuorumPlace.parse(rest)

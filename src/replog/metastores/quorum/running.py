@@ -22,7 +22,7 @@ from replog.metastores.quorum.beginning import Beginning, answer
 from replog.metastores.quorum.channels import Channels, OpenTransport
 from replog.metastores.quorum.directory import MemberDirectory, named_errors, new_id
 from replog.metastores.quorum.frames import FrameKind, MemberFrame
-from replog.metastores.quorum.members import MembersBeside
+from replog.metastores.quorum.member_calls import MembersBeside
 from replog.metastores.quorum.metastore import QuorumMetastore
 from replog.metastores.quorum.node import FAILURES, Node, Timing
 from replog.metastores.quorum.peers import Peers

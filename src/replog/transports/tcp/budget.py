@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import trio
 
-from replog.transports.tcp.ebb import Ebb
+from replog.transports.tcp.flood_end import FloodEnd
 
 SMALL_BYTES = 64 << 10  # of a message or an answer: so much is found in any share
 _REQUESTS_SHARE = 4  # a client that has less than this fraction of what is free may ask for more
@@ -78,7 +78,7 @@ class Budget:
     """The bytes that all sessions of a listener use together. Pure arithmetic: sessions charge, ask and wait at gates."""
 
     __slots__ = (
-        "_ebb",
+        "_flood_end",
         "_peak_bytes",
         "answer_bytes",
         "answer_bytes_max",
@@ -93,7 +93,7 @@ class Budget:
         self.answer_bytes_max = total_bytes_max // 2
         self.used_bytes = 0
         self._peak_bytes = 0
-        self._ebb = Ebb()
+        self._flood_end = FloodEnd()
         self.answer_bytes = 0  # of these: for answers, set aside or waiting to be sent
         self.for_requests = Gate()
         self.for_answers = Gate()
@@ -123,7 +123,7 @@ class Budget:
     def has_ebbed(self, now_s: float) -> bool:
         """Whether to return memory now: much was charged, as far as it was noted, and little has been for a while."""
         peak_bytes, self._peak_bytes = max(self._peak_bytes, self.used_bytes), 0
-        return self._ebb.look(peak_bytes, now_s)
+        return self._flood_end.look(peak_bytes, now_s)
 
     # -- requests -------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from replog.client.channel import Answer
 from replog.client.connections import Connections
 from replog.errors import BookieError, BookieRefusedError, BookieUnreachableError, MetastoreError
 from replog.protocol.batch import Batch
-from replog.protocol.copies import FixedFragment
 from replog.protocol.digest import Digest
+from replog.protocol.fragment_copies import FixedFragment
 from replog.protocol.holding import Holding, decode_holding
 from replog.protocol.messages import (
     DENIALS,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replog.protocol.change import Change, Settled
+from replog.protocol.compare_and_set import Change, Settled
 from replog.protocol.model import LogMetadata
 
 Choose = Callable[[int], int]

@@ -1,4 +1,4 @@
-"""Returns memory of a listener to the kernel after a flood (B9).
+"""The end of a flood of requests: when a listener returns its memory to the kernel (B9).
 
 Memory of clients is freed as soon as their messages are handled or they are gone. The C library returns only what is at
 the end of its heap: one small block behind the memory of a flood keeps all of it, for as long as that block lives.
@@ -10,7 +10,7 @@ _WORTH_BYTES = 32 << 20  # less is not returned: the next requests need it
 _CALM_S = 5.0  # a load that comes and goes keeps its memory: to have each page faulted in again costs more
 
 
-class Ebb:
+class FloodEnd:
     """Notices that clients use much less than they did, and go on so."""
 
     __slots__ = ("_high_at_s", "_highest_bytes")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import replog
 from replog.config import ClientOptions
 from replog.errors import ConfigError, LogNotFoundError, MetastoreError, TrimmedError
-from replog.log.compacting import LogCompaction
+from replog.log.key_compaction import LogCompaction
 from replog.log.record_batches import Record
 from replog.protocol.model import Position
 from replog.testing import Fault

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from replog.cli.cluster.members import Plan, State, local_cluster
+from replog.cli.cluster.bookie_processes import Plan, State, local_cluster
 from replog.cli.cluster.peers import ClusterFailedError
 
 OPTIONS = ("bookie.read_only_below_bytes=0",)

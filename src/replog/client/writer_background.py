@@ -15,7 +15,7 @@ import trio
 from replog.client.backlog import Backlog
 from replog.client.channel import Answer, BookieChannel
 from replog.client.connections import Connections
-from replog.client.driving import ClientContext, WaitingEffects
+from replog.client.ledger_effects import ClientContext, WaitingEffects
 from replog.client.refusals import Refusals
 from replog.config.client import ClientTuning
 from replog.hookspecs import EnsembleChanged, Event
