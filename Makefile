@@ -55,7 +55,7 @@ test-long: $(VENV)/installed-dev servers ## run what takes many minutes (ARGS=--
 test-peers: $(VENV)/installed-dev servers ## run the tests of what make bench-peers measures with
 	$(PYTEST) -n $(WORKERS) --dist loadfile benchmarks/peers/tests $(ARGS)
 
-test-versions: $(VENV)/installed-dev ## run the fast lane on every other Python that is here (PYTHONS='...'; ARGS=--sample: one case of each on the newest)
+test-versions: $(VENV)/installed-dev ## run the fast lane on every other Python that is here (PYTHONS='...'; ARGS=--sample: one case of every third test on the newest)
 	PYTHONS="$(PYTHONS)" WORKERS="$(FAST_WORKERS)" $(BIN)/python -m tests.versions $(ARGS)
 
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing

@@ -2,7 +2,7 @@
 versions of what replog depends on.
 
     python -m tests.versions                        # or make test-versions
-    python -m tests.versions --sample               # on the newest one only, one case of each test, as the gate does
+    python -m tests.versions --sample               # on the newest one only, one case of every third test, as the gate does
     python -m tests.versions -k wire                # with arguments for pytest
     PYTHONS="/opt/python/bin/python3.14t" python -m tests.versions
 

@@ -88,15 +88,23 @@ SHARED = {
 
 # Seconds each, even when there is next to nothing to measure.
 DEAR = {
-    "compression",
-    "memory",
     "repair",
     "shapes-ensembles",
+}
+# Much like `push` or `metastore-lmdb`, which run among all tests, or like those above.
+ALIKE = {
+    "asyncio",
+    "compression",
+    "memory",
     "storage-index",
     "storage-point",
+    "extend",
+    "footprint",
+    "scan",
+    "shapes-segments",
+    "tasks",
+    "upkeep",
 }
-# Much like `push` or `metastore-lmdb`, which run among all tests, or like `memory`, and dearer.
-ALIKE = {"asyncio", "extend", "footprint", "scan", "shapes-segments", "tasks", "upkeep"}
 ALIKE |= {"metastore-etcd", "metastore-quorum", "metastore-zookeeper"}
 
 
@@ -210,7 +218,7 @@ def test_round_is_discarded_when_the_machine_is_busy(
     assert found["compared"] == []
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 def test_round_counts_when_the_machine_is_quiet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,7 @@ def test_demonstration_passes_without_a_terminal(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "temporary files were left"
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 def test_exit_status_is_1_when_an_entry_is_lost(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -113,7 +113,7 @@ async def test_standby_takes_over_when_the_leader_is_killed_or_stopped(tmp_path:
 
 
 @pytest.mark.needs_zookeeper
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 async def test_leader_lost_by_zookeeper_is_fenced_by_its_bookies(
     tmp_path: Path, zookeeper: ZooKeeper, zookeeper_chroot: str
 ) -> None:

@@ -32,7 +32,7 @@ def hosts() -> Iterator[Network]:
         yield found
 
 
-@pytest.mark.long
+@pytest.mark.long(is_sampled=False)
 async def test_isolated_bookies_are_replaced_and_used_again(hosts: Network, tmp_path: Path) -> None:
     await isolate(hosts, tmp_path)
 

@@ -4,8 +4,9 @@ A test marked `long` runs only if it is asked for, by its marker or by `-m crash
 sample. One marked `sized` runs in both lanes, and takes the fixture `is_long`: few rounds among all tests, many in the long lane.
 
 --long            the long lane: tests marked `long`, and those marked `sized` with many rounds
---long --sample   tests marked `long`, with few rounds
---sample          with `--fast`, the first case of each test: `tests/lanes/fast.py`
+--sample          all tests, and those marked `long` with few rounds: what the gate runs
+--long --sample   only those that `--sample` adds
+--fast --sample   the first case of every third test of the fast lane: `tests/lanes/fast.py`
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample",
         action="store_true",
-        help="with --long: only a few minutes of it; with --fast: one case of each test",
+        help="add a few minutes of the long lane; with --long: only those; with --fast: one case of every third test",
     )
 
 
@@ -36,10 +37,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_sample = config.getoption("sample")
     is_asked_for = not {"long", "crash"}.isdisjoint(config.option.markexpr.replace("(", " ").split())
-    if is_asked_for and not config.getoption("sample"):
+    if is_asked_for and not is_sample:
         return
-    left_out = [item for item in items if is_left_out(item, is_sample=is_asked_for)]
+    left_out = [item for item in items if is_left_out(item, is_sample=is_sample)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)

@@ -81,9 +81,11 @@ async def test_virtual_time_passes_while_threads_wait() -> None:
         gate.set()
 
 
-def test_sample_has_one_case_of_each_test(request: pytest.FixtureRequest) -> None:
+def test_sample_has_one_case_of_every_third_test(request: pytest.FixtureRequest) -> None:
     chosen = Counter(each.nodeid.partition("[")[0] for each in first_cases(request.session.items))
-    assert set(chosen) == {each.nodeid.partition("[")[0] for each in request.session.items}
+    all_tests = {each.nodeid.partition("[")[0] for each in request.session.items}
+    assert set(chosen) <= all_tests
+    assert len(chosen) == -(-len(all_tests) // 3)
     assert set(chosen.values()) == {1}
 
 

@@ -90,6 +90,7 @@ async def test_java_writes_recovers_and_reads(
         assert digest_of([entry.data async for entry in reader]) == expected(30)
 
 
+@pytest.mark.long(is_sampled=False)
 def test_nothing_is_lost_when_all_are_killed(mixed: Cluster, java: Driver) -> None:
     """B1: what was acknowledged, and a fence, are there again, whichever version of the protocol the writer speaks."""
     ledger_ids = {version: begun(java, version, quorum=(3, 3, 3), handle=f"own-{version}") for version in ("v2", "v3")}
@@ -194,6 +195,7 @@ def test_javas_shell_knows_the_bookies_and_reads_from_one(mixed: Cluster, java: 
     assert "Total disk capacity in the cluster" in disks
 
 
+@pytest.mark.long(is_sampled=False)
 def test_javas_auditor_replaces_a_lost_bookie(mixed: Cluster, java: Driver) -> None:
     """Its copies go to bookies of both kinds."""
     lost = of_python(mixed)[0]

@@ -64,6 +64,7 @@ def batch_of(payload: bytes, confirmed: int = CONFIRMED) -> batches.Batch:
 
 
 @pytest.mark.needs_bookkeeper
+@pytest.mark.long(is_sampled=False)
 def test_golden_bytes_are_those_of_java(shared_cluster: java_bookies.Cluster) -> None:
     assert shared_cluster.java.run("Golden") == PATH.read_text()
 

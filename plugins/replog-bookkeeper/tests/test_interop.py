@@ -231,6 +231,7 @@ async def test_open_ledger_without_its_bookies_is_not_empty(cluster: Cluster, dr
                 await read_all(client, writer.ledger_id)
 
 
+@pytest.mark.long(is_sampled=False)
 async def test_long_tail_takes_longer_than_the_deadline(driver: Driver, cluster: Cluster) -> None:
     """Each entry is found by itself. Another attempt would begin where this one did: so entries that come begin the deadline anew
     (R12)."""
@@ -281,6 +282,7 @@ async def test_silent_metastore_stops_no_append(cluster: Cluster) -> None:
             assert await read_all(client, writer.ledger_id) == [b"one", b"two"]
 
 
+@pytest.mark.long(is_sampled=False)
 async def test_read_only_bookies_get_no_ledger(cluster: Cluster, tmp_path: Path) -> None:
     """And a bookie without an id of its own is known by its address."""
     other = Cluster(cluster.java, tmp_path, cluster.zookeeper, "/read-only")

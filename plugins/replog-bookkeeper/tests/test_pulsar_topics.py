@@ -122,6 +122,7 @@ def copy(written: dict[str, list[str]], nodes: Any, request: pytest.FixtureReque
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(is_sampled=False)
 def test_golden_bytes_are_those_of_pulsar(java: PulsarJava) -> None:
     assert java.run("golden") == PATH.read_text()
 

@@ -272,7 +272,7 @@ async def test_unneeded_objects_go_after_a_day(bucket: Bucket, tmp_path: Path, m
     assert check(url).problems == ()
 
 
-@pytest.mark.slow
+@pytest.mark.long(is_sampled=False)
 def test_large_files_take_bounded_memory(bucket: Bucket) -> None:
     place = BucketPlace(
         Target("s3", bucket.name, "large"), BackupOptions(endpoint=f"http://{bucket.server.address}", timeout_s=60.0)

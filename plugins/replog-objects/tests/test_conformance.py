@@ -22,7 +22,7 @@ from replog_objects.metastore import ObjectsMetastore
 from replog_objects.options import ObjectsOptions, Target
 
 
-@pytest.mark.slow
+@pytest.mark.long(is_sampled=False)
 async def test_it_passes_the_conformance_suite_over_s3(bucket: Bucket) -> None:
     @asynccontextmanager
     async def client() -> AsyncIterator[Metastore]:
