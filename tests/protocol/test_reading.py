@@ -309,7 +309,7 @@ def test_entries_both_brought_and_read_are_delivered_once() -> None:
     assert isinstance(asked, SendRead)
     machine.last_add_confirmed_answered(1, [one(0)])
     assert spans(machine) == [(0, 0)]
-    assert not machine.is_waiting
+    assert not machine.waiting_for()
     machine.last_add_confirmed_answered(1, [one(0)])  # another bookie brings the same
     machine.read_found(asked.index, 0, [one(0), one(1)])
     machine.read_absent(1, 0)

@@ -122,11 +122,6 @@ class LedgerReading:
         """True if the ledger is closed and everything was handed out."""
         return self.metadata.state is LedgerState.CLOSED and self.next_entry_id > self.last_readable
 
-    @property
-    def is_waiting(self) -> bool:
-        """True if a read is under way."""
-        return any(rotation.asked_entry_id is not None for rotation in self._rotations)
-
     def waiting_for(self) -> list[int]:
         """The entries that bookies were asked for and have not given."""
         return [each.asked_entry_id for each in self._rotations if each.asked_entry_id is not None]
