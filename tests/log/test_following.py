@@ -227,6 +227,52 @@ async def test_follower_is_never_late_when_bookies_fall_silent(
     assert max(lags_s) < options.follow_wait_s + 2 * options.speculative_read_after_s
 
 
+@pytest.mark.parametrize("deadline_s", [0.001, 0.02, 0.1])
+async def test_follower_with_a_short_deadline_comes_past_rolls_and_takeovers(
+    autojump_clock: trio.testing.MockClock, deadline_s: float
+) -> None:
+    """Each question takes 30 ms: with the shortest deadlines none ends in time (D1, L6)."""
+    seen: list[bytes] = []
+    async with followed_log() as (world, log, reader):
+        for bookie in world.bookies:
+            bookie.wire.delay_s = 0.03
+
+        async def read_all(count: int) -> None:
+            with trio.fail_after(60):
+                while len(seen) < count:
+                    with trio.move_on_after(deadline_s):
+                        batch = await reader.receive_batch()
+                        assert batch is not None
+                        seen.extend(batch.payloads())
+                        assert reader.position == [*batch][-1].position
+
+        await log.extend([b"1", b"2"])
+        await read_all(2)
+        await log.roll()
+        await log.append(b"3")
+        await read_all(3)
+        async with world.client() as next_leader, next_leader.write_log("log") as log:
+            await log.append(b"4")
+            await read_all(4)
+    assert seen == [b"1", b"2", b"3", b"4"]
+
+
+async def test_follower_of_a_ledger_with_a_short_deadline_sees_its_end(autojump_clock: trio.testing.MockClock) -> None:
+    seen: list[bytes] = []
+    async with cluster(3) as world, world.client() as client, world.client() as other:
+        async with client.create_ledger() as writer, other.open_ledger(writer.ledger_id, follow=True) as reader:
+            await writer.append(b"1")
+            seen += (await anext(reader.batches())).payloads()
+            for bookie in world.bookies:
+                bookie.wire.delay_s = 0.03
+            await writer.aclose()
+            with trio.fail_after(60):
+                while not reader.is_closed:
+                    with trio.move_on_after(0.001):
+                        seen += [entry.data async for entry in reader]
+    assert seen == [b"1"]
+
+
 @pytest.mark.parametrize("seed", seeds(10, few=2, fast=1))
 async def test_a_follower_sees_each_entry_once_under_faults(autojump_clock: trio.testing.MockClock, seed: int) -> None:
     """Bookies that lag, are silent, come back and are replaced; the reader is cancelled now and then."""

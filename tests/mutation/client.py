@@ -41,6 +41,7 @@ def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> So
     return SourceMutant(name, rule, f"client/{file}", old, new, why, (*_FIRST[file], *_THEN))
 
 
+_CONTINUED = ("tests/runtime/test_continued_call.py",)
 _EDITING = ("tests/records/test_editing.py", "tests/client/test_records.py")
 
 MUTANTS = (
@@ -327,6 +328,24 @@ MUTANTS = (
         "        self.awaited_sends = 0\n        if self.is_due:",
         "        if self._machine.is_changing:\n            return\n        self.awaited_sends = 0\n        if self.is_due:",
         "followers of an idle writer do not see its last entry while the metastore is silent",
+    ),
+    SourceMutant(
+        "cut-calls-begin-anew",
+        "D1",
+        "runtime/continued_call.py",
+        "                self._was_cut = True\n",
+        "                self._was_cut = False\n",
+        "a follower whose deadlines are short never comes past a roll",
+        _CONTINUED,
+    ),
+    SourceMutant(
+        "result-of-a-cut-call-is-given-twice",
+        "L6",
+        "runtime/continued_call.py",
+        "            if background is self._background:  # else another task was faster\n",
+        "            if True:\n",
+        "two tasks that wait for one reader both get the same entries",
+        _CONTINUED,
     ),
     SourceMutant(
         "edit-trusts-a-lost-answer",

@@ -14,6 +14,7 @@ from replog.client.scan import LedgerScan
 from replog.config import check_number
 from replog.errors import ConfigError, EntryNotFoundError
 from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.runtime.continued_call import ContinuedCall
 
 
 class LedgerReader:
@@ -28,12 +29,14 @@ class LedgerReader:
         make_scan: Callable[[LedgerMetadata, int], LedgerScan],
         metadata: LedgerMetadata,
         first_entry_id: int,
+        nursery: trio.Nursery,
         following: Following | None = None,
     ) -> None:
         self.ledger_id = metadata.ledger_id  #: The id of the ledger.
         self._make_scan = make_scan
         self._scan = make_scan(metadata, first_entry_id)
         self._following = following  # of a reader that follows
+        self._take = ContinuedCall(nursery, self._find_batch)
         self._closed = False
 
     @property
@@ -105,7 +108,7 @@ class LedgerReader:
         self._check_open()
         return await self._take()
 
-    async def _take(self) -> EntryBatch | None:
+    async def _find_batch(self) -> EntryBatch | None:
         while True:
             batch = await self._scan.take()
             if batch is not None or self._following is None or self._scan.is_at_end:
@@ -115,7 +118,12 @@ class LedgerReader:
     def receive_batch_nowait(self) -> EntryBatch:
         """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
         self._check_open()
-        return self._scan.take_nowait()
+        if not self._take.goes_on:
+            return self._scan.take_nowait()
+        batch = self._take.take_nowait()
+        if batch is None:
+            raise trio.WouldBlock
+        return batch
 
     def batches(self) -> Batches[EntryBatch]:
         """The entries in batches, as they were stored: by far the cheapest way to read many. Use one at a time."""
@@ -132,8 +140,12 @@ class LedgerReader:
 
     async def aclose(self) -> None:
         """Ends the reader. Idempotent."""
-        self._closed = True
+        self._close()
         await trio.lowlevel.checkpoint()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._take.end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -141,7 +153,7 @@ class LedgerReader:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._closed = True
+        self._close()
 
 
 class LedgerEntries:

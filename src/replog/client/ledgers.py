@@ -44,7 +44,7 @@ CompletionMaker = Callable[[bytes, Digest, ClientContext, ClientTuning], Complet
 
 
 class Ledgers:
-    """The ledgers of one client. Background tasks of writers run in `nursery`; `make_completion` is what repairs know (W8)."""
+    """The ledgers of one client. Background tasks run in `nursery`; `make_completion` is what repairs know (W8)."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Ledgers:
         self.clocks = Clocks(context.connections, context.entropy)
         self.jobs = JobRecords(context.records, lambda: self.entropy.time_ms())
         self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
-        self._nursery = nursery
+        self.nursery = nursery
         self._make_completion = make_completion
         self._writers: dict[int, EntryWriter] = {}
         self._ensembles = EnsembleChooser(context.membership, context.connections, context.placing, self.entropy.random)
@@ -208,7 +208,7 @@ class Ledgers:
         writer = EntryWriter(machine, key, self.context, self.options, self.observe, self._ticker, completion)
         # The writer of an earlier term may be here, too, deposed. What it knows is of less use than what this one will.
         self._writers[writer.ledger_id] = writer
-        self._nursery.start_soon(self._run_writer, writer, rolls_fragments)
+        self.nursery.start_soon(self._run_writer, writer, rolls_fragments)
         return writer
 
     def _leave_bookies(self, draining: Collection[str]) -> None:
@@ -251,7 +251,9 @@ class Ledgers:
             raise LedgerTrimmedError(ledger_id, first, metadata.trim_to)
         await self.context.placing.know_zones()
         following = Following(self.records, self.options.follow_wait_s) if follow else None
-        reader = LedgerReader(lambda known, at: self._scan(known, at, password, key), metadata, first, following)
+        reader = LedgerReader(
+            lambda known, at: self._scan(known, at, password, key), metadata, first, self.nursery, following
+        )
         await reader.refresh()
         return reader
 

@@ -17,6 +17,7 @@ from replog.log.log_records import LogRecords
 from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, Segment
 from replog.records.paths import log_key_path
+from replog.runtime.continued_call import ContinuedCall
 
 # A roll closes the previous ledger a few milliseconds after the next one is in use; if the writer died, it stays open. A reader
 # that doesn't follow waits `_SIGN_OF_LIFE_S` for any change, and `_CLOSING_S` in all. Then it ends in the open ledger: the
@@ -48,6 +49,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self._page: LogPage | None = None  # the last one that was read
         self._scan: LedgerScan | None = None
         self._iterator: Iterator[Record] = iter(())
+        self._find_batch = ContinuedCall(ledgers.nursery, self._next_of_scans)
         self._closed = False
         self._waited_for_closing = False
         self._asked_again = False
@@ -111,9 +113,13 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     async def receive_batch(self) -> RecordBatch | None:
         """The next batch of records; None at the end, unless it follows. Raises `EntryUnreadableError` (retry: yes),
         `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
+        self._check_open()
+        batch = await self._find_batch()
+        return None if batch is None else self._given_out(batch)
+
+    async def _next_of_scans(self) -> EntryBatch | None:
         while True:
-            if self._closed:
-                raise trio.ClosedResourceError(f"log {self.name!r}: this reader was closed")
+            self._check_open()
             if self._scan is None:
                 if not await self._open_next():
                     return None
@@ -121,7 +127,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             try:
                 batch = await self._scan.take()
                 if batch is not None:
-                    return self._given_out(batch)
+                    return batch
                 if not await self._at_end_of_known(self._scan):
                     return None
             except (LedgerNotFoundError, EntryNotFoundError):
@@ -132,11 +138,18 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     def receive_batch_nowait(self) -> RecordBatch:
         """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+        self._check_open()
+        if self._find_batch.goes_on:
+            batch = self._find_batch.take_nowait()
+        else:
+            batch = None if self._scan is None else self._scan.take_nowait()
+        if batch is None:
+            raise trio.WouldBlock
+        return self._given_out(batch)
+
+    def _check_open(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError(f"log {self.name!r}: this reader was closed")
-        if self._scan is None:
-            raise trio.WouldBlock
-        return self._given_out(self._scan.take_nowait())
 
     @property
     def _begins_at(self) -> Position:
@@ -294,8 +307,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     async def aclose(self) -> None:
         """Ends the reader. Idempotent."""
-        self._closed = True
-        self._iterator = iter(())
+        self._close()
         await trio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> Self:
@@ -304,8 +316,12 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         self._closed = True
         self._iterator = iter(())
+        self._find_batch.end()
 
 
 async def started(reader: LogReader) -> LogReader:

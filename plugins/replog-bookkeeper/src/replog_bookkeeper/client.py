@@ -229,7 +229,7 @@ class Client:
             made.adopt(scan.last_readable)
             return made
 
-        async with LedgerReader(scan_of, scan.metadata, first, following) as reader:
+        async with LedgerReader(scan_of, scan.metadata, first, self._nursery, following) as reader:
             yield reader
 
     def _scan(self, metadata: LedgerMetadata, first_entry_id: int, key: LedgerKey) -> LedgerScan:

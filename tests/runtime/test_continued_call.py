@@ -1,0 +1,96 @@
+"""Calls that go on when their callers stop waiting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from replog.errors import ConfigError
+from replog.runtime.continued_call import ContinuedCall
+
+STEPS, STEP_S = 4, 1.0
+SHORT_S = STEP_S / 2
+
+
+@asynccontextmanager
+async def counted(fails: bool = False) -> AsyncIterator[tuple[ContinuedCall[int], list[int]]]:
+    """A call of several steps, which returns how many calls have begun; and the numbers of those that began."""
+    begun: list[int] = []
+
+    async def call() -> int:
+        begun.append(len(begun) + 1)
+        number = begun[-1]
+        for _ in range(STEPS):
+            await trio.sleep(STEP_S)
+        if fails:
+            raise ConfigError("no")
+        return number
+
+    async with trio.open_nursery() as nursery:
+        yield ContinuedCall(nursery, call), begun
+        nursery.cancel_scope.cancel()
+
+
+async def in_time(call: Callable[[], Awaitable[int]], seconds: float) -> int | None:
+    with trio.move_on_after(seconds):
+        return await call()
+    return None
+
+
+async def test_callers_with_short_deadlines_get_the_result_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with counted() as (call, begun):
+        found = [await in_time(call, SHORT_S) for _ in range(2 * STEPS + 2)]
+        assert [each for each in found if each is not None] == [2]
+        assert begun[:2] == [1, 2]
+        assert await in_time(call, 100.0) == len(begun)
+
+
+async def test_call_in_the_background_raises_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with counted(fails=True) as (call, begun):
+        for _ in range(3):
+            assert await in_time(call, SHORT_S) is None
+        with pytest.raises(ConfigError):
+            await call()
+        assert begun == [1, 2]
+        assert not call.goes_on
+
+
+async def test_two_waiters_get_a_call_each(autojump_clock: trio.testing.MockClock) -> None:
+    found: list[int] = []
+
+    async def wait(call: ContinuedCall[int]) -> None:
+        found.append(await call())
+
+    async with counted() as (call, _):
+        assert await in_time(call, SHORT_S) is None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, call)
+            nursery.start_soon(wait, call)
+        assert sorted(found) == [2, 3]
+
+
+async def test_result_is_taken_without_waiting(autojump_clock: trio.testing.MockClock) -> None:
+    async with counted() as (call, begun):
+        for _ in range(2):
+            assert await in_time(call, SHORT_S) is None
+        with pytest.raises(trio.WouldBlock):
+            call.take_nowait()
+        await trio.sleep(STEPS * STEP_S)
+        assert call.take_nowait() == 2
+        with pytest.raises(trio.WouldBlock):
+            call.take_nowait()
+        assert begun == [1, 2]
+
+
+async def test_ended_call_raises_for_its_waiters(autojump_clock: trio.testing.MockClock) -> None:
+    async with counted() as (call, begun):
+        for _ in range(2):
+            assert await in_time(call, SHORT_S) is None
+        call.end()
+        with pytest.raises(trio.ClosedResourceError):
+            await call()
+        assert begun == [1, 2]
