@@ -113,7 +113,6 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     async def receive_batch(self) -> RecordBatch | None:
         """The next batch of records; None at the end, unless it follows. Raises `EntryUnreadableError` (retry: yes),
         `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
-        self._check_open()
         batch = await self._find_batch()
         return None if batch is None else self._given_out(batch)
 
