@@ -58,6 +58,15 @@ async def test_bookie_listening_everywhere_is_found_by_each_address() -> None:
         assert await family_of(f"127.0.0.2:{port}", TcpOptions()) == socket.AF_UNIX
 
 
+@pytest.mark.parametrize("where", ["127.0.0.1:0", "0.0.0.0:0"])
+async def test_machine_is_found_by_another_name(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resolver has another name for it, as a container or /etc/hosts may: TCP finds out, and the socket is taken."""
+    monkeypatch.setattr(nearby, "_may_be_here", lambda _: False)
+    async with listening(TcpOptions(advertise="127.0.0.1"), where) as address:
+        assert await family_of(address, TcpOptions()) == socket.AF_UNIX
+        assert await family_of(address, TCP_ONLY) == socket.AF_INET
+
+
 @pytest.mark.parametrize(("bookie", "client"), [(TCP_ONLY, TcpOptions()), (TcpOptions(), TCP_ONLY)])
 async def test_tcp_is_taken_where_one_side_wants_it(bookie: TcpOptions, client: TcpOptions) -> None:
     async with listening(bookie) as address:

@@ -27,7 +27,7 @@ from replog.transports.tcp.client import TcpConnection
 from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.listener import Listener
-from replog.transports.tcp.nearby import connect_beside
+from replog.transports.tcp.nearby import beside, connect_beside
 from replog.transports.tcp.options import TcpOptions, UnixOptions, tuned
 from replog.transports.tcp.refusals import NO_TLS, NotTlsError, SilentPeerError, refusal_in_clear, tls_problem_of_bookie
 from replog.transports.tcp.stream import Stream
@@ -147,8 +147,14 @@ async def _connected(host: str, port: int) -> tuple[socket.socket, str]:
 
 
 async def _connected_nearby(host: str, port: int) -> tuple[socket.socket, str]:
-    beside = await connect_beside(host, port)
-    return (beside, host) if beside is not None else await _connected(host, port)
+    nearby = await connect_beside(host, port)
+    if nearby is None:
+        reached, _ = await _connected(host, port)
+        nearby = beside(reached)
+        if nearby is None:
+            return reached, host
+        reached.close()
+    return nearby, host
 
 
 async def _connected_at(path: str) -> tuple[socket.socket, str]:

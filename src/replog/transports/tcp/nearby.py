@@ -54,10 +54,18 @@ async def connect_beside(host: str, port: int) -> socket.socket | None:
         return None  # TCP reports the fault of the name
     for family, _, _, _, (address, *_) in found:
         if _is_of_this_machine(family, str(address), port):
-            for name in (str(address), _EVERYWHERE):
-                connected = _connected(name, port)
-                if connected is not None:
-                    return connected
+            connected = _connected(str(address), port)
+            if connected is not None:
+                return connected
+    return None
+
+
+def beside(reached: socket.socket) -> socket.socket | None:
+    """The same, once TCP has reached the bookie: if both ends have one address, it is of this machine, by whatever name."""
+    with suppress(OSError):  # it has ended meanwhile: whoever uses it learns that
+        host, port = reached.getpeername()[:2]
+        if IS_LINUX and reached.getsockname()[0] == host:
+            return _connected(host, port)
     return None
 
 
@@ -66,7 +74,7 @@ def _name(host: str, port: int) -> str:
 
 
 def _may_be_here(host: str) -> bool:
-    """False for the name of another machine, which is not looked up twice."""
+    """False for what looks like the name of another machine, which is not looked up twice: `beside` tells later."""
     with suppress(ValueError):
         ipaddress.ip_address(host.partition("%")[0])
         return True
@@ -84,10 +92,14 @@ def _is_of_this_machine(family: int, address: str, port: int) -> bool:
 
 
 def _connected(host: str, port: int) -> socket.socket | None:
+    return _connected_to(_name(host, port)) or _connected_to(_name(_EVERYWHERE, port))
+
+
+def _connected_to(name: str) -> socket.socket | None:
     connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connecting.setblocking(False)
     # Neither refused nor full is an error here: TCP is asked next, and reports the fault or waits.
-    if connecting.connect_ex(_name(host, port)) == 0 and peer_credentials(connecting)[1] in (_ROOT, os.geteuid()):
+    if connecting.connect_ex(name) == 0 and peer_credentials(connecting)[1] in (_ROOT, os.geteuid()):
         return connecting
     connecting.close()
     return None
