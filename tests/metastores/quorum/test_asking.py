@@ -8,9 +8,11 @@ import pytest
 import trio
 
 from replog.abc import Authenticator
+from replog.errors import MetastoreError
 from replog.metastores.quorum import questions
 from replog.metastores.quorum.asking import Asking, Attempt
 from replog.metastores.quorum.channels import ANSWER_S, LostError, NotSentError, OpenTransport
+from replog.metastores.quorum.metastore import QuorumMetastore
 from replog.metastores.quorum.questions import AnswerKind, Question, QuestionKind
 from replog.protocol.messages import MetastorePurpose, Response, Status
 
@@ -73,3 +75,55 @@ async def test_member_without_answer_is_the_last_to_be_asked_again(autojump_cloc
     asking = Asking(machines)
     await asking.ask(Question(QuestionKind.GET, "key"), Attempt())
     assert machines.asked == ["m1", "m2", "m3"]
+
+
+class Guarded:
+    """Members of which m3 leads. Each takes questions of some purposes from whoever asks."""
+
+    def __init__(self, taken: Callable[[str, MetastorePurpose], bool]) -> None:
+        self.addresses: Sequence[str] = _NAMES
+        self.changed: list[str] = []
+        self._taken = taken
+
+    def use(self, open_transport: OpenTransport, authenticator: Authenticator | None) -> None:
+        """Nothing to connect."""
+
+    async def ask(self, address: str, purpose: MetastorePurpose, body: bytes, sent: Callable[[], None]) -> Response:
+        await trio.lowlevel.checkpoint()
+        sent()
+        if not self._taken(address, purpose):
+            return Response(0, Status.UNAUTHORIZED, detail="it lacks the role")
+        if address != "m3":
+            return Response(0, Status.OK, body=questions.not_leader("m3", _NAMES))
+        if purpose is MetastorePurpose.CLIENT:
+            return Response(0, Status.OK, body=questions.missing(1))
+        self.changed.append(address)
+        return Response(0, Status.OK, body=questions.facts({"members": {}}))
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        pytest.param(
+            lambda address, purpose: purpose is MetastorePurpose.CLIENT or address == "m3", id="on-its-machine"
+        ),
+        pytest.param(lambda address, purpose: purpose is MetastorePurpose.ADMIN, id="an-identity-without-reads"),
+    ],
+)
+async def test_members_are_changed_on_the_machine_of_the_leader_alone(
+    taken: Callable[[str, MetastorePurpose], bool],
+) -> None:
+    """Whomever it would have asked first: the others may not be on its machine."""
+    members = Guarded(taken)
+    await QuorumMetastore(members).administer(QuestionKind.REMOVE, {"member": "m1"}, 10)
+    assert members.changed == ["m3"]
+
+
+async def test_refused_administrator_is_told_where_to_run() -> None:
+    members = Guarded(lambda _, purpose: purpose is MetastorePurpose.CLIENT)
+    with pytest.raises(MetastoreError, match=r"the member at m3 refuses.*as an administrator; or.*on m3's own machine"):
+        await QuorumMetastore(members).administer(QuestionKind.REMOVE, {"member": "m1"}, 10)
+    assert not members.changed

@@ -96,7 +96,7 @@ class Asking:
         while True:
             address = self._leader or self._next()
             try:
-                answer = _read(address, await self._members.ask(address, purpose, body, attempt.sent))
+                answer = _read(address, await self._members.ask(address, purpose, body, attempt.sent), purpose)
                 leads = answer.members() if answer.kind is AnswerKind.NOT_LEADER else (None, ())
             except NotSentError as error:
                 attempt.is_under_way = False
@@ -181,10 +181,16 @@ class Asking:
         return sorted({*self.addresses, *said})
 
 
-def _read(address: str, response: Response) -> Answer:
+def _read(address: str, response: Response, purpose: MetastorePurpose = MetastorePurpose.CLIENT) -> Answer:
     """Raises `NotSentError` for a member that is too busy, `MetastoreError` for one that refuses for good."""
     if response.status is Status.TOO_BUSY:
         raise NotSentError(response.detail)
     if response.status is not Status.OK:
-        raise MetastoreError(f"metastore quorum: the member at {address} refuses: {response.detail}")
+        problem = f"metastore quorum: the member at {address} refuses: {response.detail}"
+        if purpose is MetastorePurpose.ADMIN and response.status is Status.UNAUTHORIZED:
+            problem += (
+                f"; nothing was changed. Authenticate as an administrator; or, without authentication, run this on {address}'s "
+                "own machine, as the user of its process"
+            )
+        raise MetastoreError(problem)
     return Answer.decode(response.body)

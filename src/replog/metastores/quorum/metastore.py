@@ -144,10 +144,13 @@ class QuorumMetastore(MetastoreOverTransports):
         return await self._asking.all_status(timeout_s)
 
     async def administer(self, kind: QuestionKind, facts: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
-        """Has the leader change the members. Raises `ConfigError` if it refuses, `MetastoreUnavailableError`,
-        `MetastoreUncertainError`: then `status` tells."""
+        """Has the leader change the members. Raises `ConfigError` if it refuses, `MetastoreError` if who asks is no administrator
+        there, `MetastoreUnavailableError`, `MetastoreUncertainError`: then `status` tells."""
         question, attempt = Question(kind, facts=facts), Attempt()
         with trio.move_on_after(timeout_s):
+            # Finds the leader first: without authentication only its own machine may change members, so others would refuse.
+            with suppress(MetastoreError):  # an identity that may only administer, wherever it is
+                await self._asking.ask(Question(QuestionKind.GET, self._place(kind.name)), Attempt())
             answer = await self._asking.ask(question, attempt)
             if answer.kind is AnswerKind.REFUSED:
                 raise ConfigError(answer.text)
