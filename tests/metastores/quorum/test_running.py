@@ -105,6 +105,38 @@ async def test_members_are_added_replaced_and_removed(tmp_path: Path) -> None:
         assert (await client.get("a")).value == b"v"
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_removed_member_is_told_so_when_it_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_replaced: bool
+) -> None:
+    """Q9, Q11: its disk says that it is a member. It takes no part, and can be let in again."""
+    monkeypatch.setattr(watch, "_SAY_S", 3.0)  # the others try once a second to reach it, and tell it then
+    async with members_of(tmp_path) as members, members.client() as client:
+        members.start(0, 1, 2)
+        await members.are(0, 1, 2)
+        await members.stop(0)
+        gone, facts, left = members.addresses[0], {"member": members.addresses[0]}, [1, 2]
+        if is_replaced:
+            members.start(3, peers=tuple(sorted((*members.peers, members.addresses[3]))))
+            await client.administer(QuestionKind.REPLACE, {**facts, "address": members.addresses[3]}, 30)
+            left.append(3)
+        else:
+            await client.administer(QuestionKind.REMOVE, facts, 30)
+        await members.are(*left)
+        caplog.clear()
+        members.start(0)
+        await until(lambda: any("member of the metastore any more" in each for each in caplog.messages), SOON_S)
+        (said, *_) = [each for each in caplog.messages if "not a member of the metastore" in each]
+        assert f"let it in with: replog metastore add {gone};" in said
+        others = said.partition("--metastore quorum:")[2].split()[0].split(",")
+        assert sorted(others) == [members.addresses[number] for number in left]
+        assert not any("no leader" in each for each in caplog.messages)
+        await members.are(*left)
+        await client.administer(QuestionKind.ADD, {"address": gone}, 30)
+        await members.are(0, *left)
+        await until(lambda: not members.running[0]._watch.refusal, SOON_S)
+
+
 async def test_newcomer_is_let_in_when_it_knows_a_follower_only(tmp_path: Path) -> None:
     """Q11: so does one whose disk was emptied, years after its list of peers was written."""
     async with members_of(tmp_path) as members, members.client() as client:

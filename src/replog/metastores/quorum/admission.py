@@ -53,7 +53,11 @@ class Admission:
             return ""
         expected, there = self._expected.get(address), self._at(address)
         if expected is None and there is None:
-            return f"{address} is no member's address: let it in with: replog metastore add {address}"
+            others = ",".join(member.members.addresses.get(each, "") for each in member.members.newest)
+            return (
+                f"{address} is no member's address: let it in with: replog metastore add {address}; or start its bookie with "
+                f"--metastore quorum:{others} in place of --peers, if it is to be no member"
+            )
         named = expected.replaced if expected is not None else None
         if there is not None and there != named and not self._is_silent(there):
             return (

@@ -109,11 +109,15 @@ class Watch:
         if not is_member or member.leader is None:
             for address in dict.fromkeys((*addresses.values(), *self._first_peers)):
                 self._peers.say(address, FrameKind.JOIN)
-        if is_member:
+        if is_member and member.leader is not None:
+            self.refusal = ""  # it was let in
+        if is_member and not self.refusal:
             self._outside_since_s = now_s
         elif now_s - self._outside_since_s > _SAY_S:
             self._outside_since_s = now_s
-            _log.warning("not a member of the metastore yet: %s", self.refusal or self._who_is_missing())
+            # The leader's record is newer than its own: it was let go while it did not run.
+            when = "any more" if is_member else "yet"
+            _log.warning("not a member of the metastore %s: %s", when, self.refusal or self._who_is_missing())
 
     def _say_who_is_missing(self, now_s: float) -> None:
         """Says that no member leads, and who does not answer, less and less often; and that one leads again."""
@@ -121,7 +125,9 @@ class Watch:
             if self._say_s > _SAY_S:  # it was said
                 _log.warning("the metastore has a leader again")
             self._led_at_s, self._say_s = now_s, _SAY_S
-        elif now_s - self._led_at_s > self._say_s and self._node.name in self._node.member.members.names:
+        elif self.refusal or self._node.name not in self._node.member.members.names:
+            return  # what it is told when it asks to be let in is said instead
+        elif now_s - self._led_at_s > self._say_s:
             _log.warning("the metastore has no leader for %.0f s: %s", now_s - self._led_at_s, self._who_is_missing())
             self._say_s *= 2
 
