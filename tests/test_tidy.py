@@ -41,6 +41,7 @@ MAY_CATCH_EVERYTHING: dict[str, str] = {
     "replog/machine/core.py": "what a user's command raises is its result; a snapshot's fields are refused by name",
     "replog/metastores/zookeeper/driver.py": "kazoo's thread must not die unheard: the session ends, says why, and is begun anew",
     "replog/runtime/nursery.py": "the body's own exception is raised again, once the nursery is left",
+    "replog/runtime/continued_call.py": "whatever a call raises is raised again in the task that waits for it",
     "replog/registry/registry.py": "an observer is other people's code: it is left out with a warning, and must not stop a log",
     "replog/testing/storage_conformance/background.py": "whatever a call raises is raised again where its result is asked for",
 }
