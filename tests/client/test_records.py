@@ -173,3 +173,30 @@ async def test_a_lasting_failure_is_raised_at_once(
     with pytest.raises(kind, match="no space"):
         await records.persist("changing", fail)
     assert trio.current_time() == started
+
+
+@pytest.mark.parametrize("own_s", [5.0, 2.0], ids=["same deadline", "shorter deadline"])
+async def test_silent_metastore_names_its_servers_once(own_s: float, autojump_clock: trio.testing.MockClock) -> None:
+    """Only it knows its servers; and what was being done is said once."""
+    _, records = made()
+
+    async def ask() -> None:
+        await trio.sleep(own_s)
+        raise MetastoreUnavailableError("Members: m1 (it does not run)")
+
+    started = trio.current_time()
+    for call in (records.read, records.persist):
+        with pytest.raises(MetastoreError, match="Members: m1") as caught:
+            await call("reading log 'a'", ask)
+        assert str(caught.value).count("reading log 'a'") == 1
+        # A change that was cut short may have happened, whatever the attempts before it say.
+        is_cut = own_s < 5.0 and call == records.persist
+        assert isinstance(caught.value, MetastoreUncertainError) == is_cut
+    assert trio.current_time() - started <= 11.0
+
+
+async def test_read_cut_short_names_its_subject_once(autojump_clock: trio.testing.MockClock) -> None:
+    _, records = made()
+    with pytest.raises(MetastoreUnavailableError) as caught:
+        await records.read("reading log 'a'", trio.sleep_forever)
+    assert str(caught.value) == "reading log 'a': the metastore did not answer in 5 s"

@@ -38,6 +38,8 @@ from replog.runtime.nursery import for_each
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
+# A metastore whose own deadline is the same ends a call with an error that names its servers: it gets to say so.
+_OWN_WORDS_S = 0.25
 _SILENCE_PAUSE_S = 0.1  # before a writer asks a silent metastore again what became of its change (C9)
 _READ_AT_ONCE = 32  # records, where all are read
 
@@ -52,7 +54,8 @@ Version = TypeVar("Version")
 
 
 class LedgerRecords:
-    """The records of ledgers in one metastore. Every call ends within `timeout_s` or raises `MetastoreError`."""
+    """The records of ledgers in one metastore. Every call ends within `timeout_s`, and a moment for the metastore's own words, or
+    raises `MetastoreError`."""
 
     def __init__(self, metastore: Metastore, timeout_s: float) -> None:
         self.metastore = metastore
@@ -60,35 +63,45 @@ class LedgerRecords:
         self.ids_from: Callable[[], int] = lambda: 0  # no ledger gets a lower id: above all that bookies announce (M5)
         self._ids = LedgerIds(self)
 
-    async def persist(self, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Repeats the call while it fails without effect. Raises `MetastoreUnavailableError` at the deadline; and at
-        once errors that repeating does not solve: errors about the key, lost answers, damage, a full disk, missing
-        rights."""
+    async def persist(
+        self,
+        what: str,
+        call: Callable[[], Awaitable[Result]],
+        cut_short: type[MetastoreError] = MetastoreUncertainError,
+    ) -> Result:
+        """Repeats the call while it fails without effect. Raises `MetastoreUnavailableError` at the deadline, or `cut_short` if
+        it cuts a call short; and at once errors that repeating does not solve: errors about the key, lost answers,
+        damage, a full disk, missing rights."""
         pause_s = _FIRST_PAUSE_S
-        last: MetastoreError | None = None  # of the last call; None while one is under way
-        with trio.move_on_after(self.timeout_s):
+        deadline_s = trio.current_time() + self.timeout_s
+        last: MetastoreError | None = None
+        is_under_way = False
+        with trio.move_on_at(deadline_s + _OWN_WORDS_S):
             while True:
                 try:
-                    last = None
+                    is_under_way = True
                     return await call()
                 except MetastoreUncertainError:
                     raise
                 except MetastoreError as error:
                     if not isinstance(error, TransientError):
                         raise
-                    last = error
-                await trio.sleep(pause_s)
+                    last, is_under_way = error, False
+                await trio.sleep_until(min(trio.current_time() + pause_s, deadline_s))
+                if trio.current_time() >= deadline_s:
+                    break
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        if last is None:  # a call was cut short: what it did is unknown
-            raise MetastoreUncertainError(f"{what}: the metastore did not answer in {self.timeout_s} s")
-        raise MetastoreUnavailableError(f"{what}: the metastore failed for {self.timeout_s} s: {last}") from last
+        if last is None or is_under_way:  # a call was cut short: what it did is unknown
+            before = "" if last is None else f"; an earlier attempt: {last}"
+            raise cut_short(f"{what}: the metastore did not answer in {self.timeout_s:g} s{before}") from last
+        raise MetastoreUnavailableError(f"{what}: the metastore failed for {self.timeout_s:g} s: {last}") from last
 
     async def read(self, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
         """Repeats a call that changes nothing, like `persist`: a lost answer leaves nothing uncertain, and is
         `MetastoreUnavailableError`."""
         try:
-            return await self.persist(what, call)
-        except MetastoreUncertainError as error:
+            return await self.persist(what, call, MetastoreUnavailableError)
+        except MetastoreUncertainError as error:  # of the metastore itself
             raise MetastoreUnavailableError(f"{what}: {error}") from error
 
     async def create_key(self, key: str, value: bytes) -> bool:
