@@ -25,7 +25,7 @@ from replog.cli.output import (
     emit,
     print_json_line,
 )
-from replog.cli.top.command import as_json, look_twice
+from replog.cli.top.command import as_json, look_twice, metastore_patience_s
 from replog.cli.top.model import Cluster, Row
 from replog.cli.top.polling import Poller
 from replog.client.administration import (
@@ -88,7 +88,14 @@ def bookies(connection: Connection, context: typer.Context, for_programs: AsJSON
 async def _list(connection: Connection, for_programs: bool) -> None:
     async with client_from(connection) as client:
         cluster = Cluster()
-        await look_twice(Poller(client, cluster, interval_s=_LOOK_INTERVAL_S, timeout_s=_LOOK_TIMEOUT_S))
+        poller = Poller(
+            client,
+            cluster,
+            interval_s=_LOOK_INTERVAL_S,
+            timeout_s=_LOOK_TIMEOUT_S,
+            metastore_timeout_s=metastore_patience_s(connection),
+        )
+        await look_twice(poller)
         now_s = trio.current_time()
         if cluster.problem:
             raise MetastoreError(cluster.problem)

@@ -34,6 +34,11 @@ app = App(no_args_is_help=True, help="Look after the members of a metastore that
 
 _STATUS_TIMEOUT_S = 5.0
 _CHANGE_TIMEOUT_S = 60.0
+_FIELDS = (
+    *("name", "address", "problem", "cluster", "role", "leader", "leader_address", "term"),
+    *("last_index", "committed_index", "applied_index", "is_changing", "survives", "members"),
+)
+_FIELDS_OF_OTHERS = ("name", "address", "behind", "answers")
 _COLUMNS = (("member", -16), ("address", -24), ("role", -10), ("behind", 7), ("term", 5), ("where", -1))
 
 Member = Annotated[str, typer.Argument(metavar="MEMBER", help="Its address, its name, or how this begins.")]
@@ -71,7 +76,9 @@ def status(connection: Connection, for_programs: AsJSON = False) -> None:
     found = run(_status, connection)
     leading = next((each for each in found if each.get("role") == "leader"), None)
     if for_programs:
-        print_json({"leader": leading and leading["name"], "survives": _survives(leading), "members": found})
+        members = [_as_json(each) for each in found]
+        leader, survives = (None, None) if leading is None else (leading["name"], _or_unknown(leading["survives"]))
+        print_json({"leader": leader, "survives": survives, "members": members})
     else:
         _print_status(found, leading)
     if _survives(leading) < 0:
@@ -85,6 +92,23 @@ async def _status(connection: Connection) -> list[dict[str, Any]]:
 
 def _survives(leading: Mapping[str, Any] | None) -> int:
     return -1 if leading is None else int(leading["survives"])
+
+
+def _as_json(member: Mapping[str, Any]) -> dict[str, Any]:
+    """All fields; null is unknown. Members' words of others are None if it did not answer, or waits for its cluster."""
+    others = [{**dict.fromkeys(_FIELDS_OF_OTHERS), **each} for each in member.get("members", ())]
+    return {
+        **dict.fromkeys(_FIELDS),
+        **member,
+        "problem": member.get("problem") or None,
+        "survives": _or_unknown(member.get("survives")),
+        "members": others or None,
+    }
+
+
+def _or_unknown(survives: int | None) -> int | None:
+    """A leader says -1 where no majority answers it."""
+    return None if survives is None or survives < 0 else survives
 
 
 def _print_status(found: list[dict[str, Any]], leading: Mapping[str, Any] | None) -> None:

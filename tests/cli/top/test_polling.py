@@ -96,6 +96,22 @@ async def test_bookies_are_polled_when_the_metastore_fails(
             assert made.problem == ""
 
 
+async def test_metastore_has_a_deadline_of_its_own(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says itself names its servers."""
+
+    async def silent(key: str) -> dict[str, bytes]:
+        await trio.sleep(10.0)
+        raise MetastoreError("Members: m1")
+
+    async with cluster(1) as world, world.client() as client:
+        made = Cluster()
+        monkeypatch.setattr(world.metastore, "announced", silent)
+        assert not await Poller(client, made, interval_s=1.0, timeout_s=2.0, metastore_timeout_s=11.0).poll()
+        assert made.problem == "Members: m1"
+
+
 async def failing(key: str) -> dict[str, bytes]:
     raise MetastoreError("no such host")
 

@@ -24,6 +24,7 @@ import typer
 
 from replog.api import Client
 from replog.cli.connecting import Connection, Stop, client_from, run_gently, takes_connection
+from replog.cli.ending import status_for
 from replog.cli.entries import Delimiter, Form, InputError, LengthPrefixed, Null, form_of
 from replog.cli.figures import counted, parse_quorum_option
 from replog.cli.output import AsJSON, OutputClosed, as_size, emit, print_json, print_json_line, standard_output, watched
@@ -169,9 +170,9 @@ async def _append(stop: Stop, connection: Connection, asked: Asked) -> None:
         ):
             await appending.run(log)
     except ReplogError as error:
-        if not appending.tally.pushed:
-            raise
         appending.sum_up(error)
+        if not appending.tally.pushed and status_for(error) != 1:
+            raise  # what was asked for can't be
         raise AppendFailedError(f"{error}. {appending.outcome()}") from error
     # The second signal: said at once, since the caller only learns that it was interrupted.
     except trio.Cancelled:
@@ -383,6 +384,8 @@ class Appending:
     def outcome(self) -> str:
         """The confirmed and the unknown entries, in words."""
         tally = self._counted()
+        if not tally.pushed:
+            return "Nothing was appended"
         known = f"{tally.confirmed} entries are confirmed"
         if tally.last_confirmed is not None:
             known += f" ({tally.first}..{tally.last_confirmed})"

@@ -27,6 +27,7 @@ from replog.runtime.nursery import open_service_nursery
 
 _PLAIN_WIDTH = 200  # where there is no terminal
 _PLAIN_HEIGHT = 10_000
+_OWN_WORDS_S = 1.0
 
 
 @attrs.define
@@ -66,37 +67,57 @@ def top(
     """Watch a cluster live: the load of its bookies, their latencies and disks, and missing ones; or its logs.
 
     Keys: q ends, p pauses, s changes the order, l goes to the logs and back. Without a terminal, or with --once or --json, it
-    polls twice, an interval apart, prints the result, and ends."""
+    polls twice, an interval apart, prints the result, and ends: with exit status 1 if the metastore cannot be reached."""
     is_live = sys.stdout is not None and sys.stdout.isatty() and not once and not for_programs
-    run(_top, connection, interval_s, timeout_s, logs, is_live, for_programs)
+    if not run(_top, connection, interval_s, timeout_s, logs, is_live, for_programs):
+        raise typer.Exit(1)
 
 
 async def _top(
     connection: Connection, interval_s: float, timeout_s: float, shows_logs: bool, is_live: bool, for_programs: bool
-) -> None:
+) -> bool:
+    """True unless the metastore failed, where it looks twice."""
+    # A picture that lives shows soon that the metastore is away. A single one has the metastore's own words.
+    patience_s = None if is_live else metastore_patience_s(connection)
     async with client_from(connection) as client:
         cluster, logs = Cluster(), Logs()
-        poller = Poller(client, cluster, interval_s=interval_s, timeout_s=timeout_s)
-        log_poller = LogPoller(client, logs, connection.password(), interval_s=interval_s, timeout_s=timeout_s)
+        poller = Poller(client, cluster, interval_s=interval_s, timeout_s=timeout_s, metastore_timeout_s=patience_s)
+        log_poller = LogPoller(
+            client,
+            logs,
+            connection.password(),
+            interval_s=interval_s,
+            timeout_s=timeout_s,
+            metastore_timeout_s=patience_s,
+        )
         if is_live:
             await _watch(cluster, poller, logs, log_poller, _Looking(shows_logs), _title(connection))
-            return
+            return True
+        is_reached = True
         if for_programs or not shows_logs:
-            await look_twice(poller)
-        if shows_logs:
-            await look_twice(log_poller)
+            is_reached = await look_twice(poller)
+        if shows_logs and is_reached:
+            is_reached = await look_twice(log_poller)
         if for_programs:
             looked_at = {"logs": [_log_as_json(row) for row in logs.rows()]} if shows_logs else {}
-            print_json({**as_json(cluster, trio.current_time()), **looked_at})
+            problem = cluster.problem or logs.problem or None
+            print_json({**as_json(cluster, trio.current_time()), "problem": problem, **looked_at})
         else:
             print_picture(cluster, None if not shows_logs else logs, _title(connection))
+        return is_reached
 
 
-async def look_twice(poller: Poller | LogPoller) -> None:
-    """Poll twice, because rates need two answers."""
-    await poller.poll()
+def metastore_patience_s(connection: Connection) -> float:
+    """How long a command that looks once waits for the metastore: its own error, which names who does not answer, comes first."""
+    return connection.client_options().metastore_timeout_s + _OWN_WORDS_S
+
+
+async def look_twice(poller: Poller | LogPoller) -> bool:
+    """Poll twice, because rates need two answers. False as soon as the metastore fails."""
+    if not await poller.poll():
+        return False
     await trio.sleep(poller.interval_s)
-    await poller.poll()
+    return await poller.poll()
 
 
 def _title(connection: Connection) -> str:

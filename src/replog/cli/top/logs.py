@@ -155,7 +155,7 @@ def log_picture(rows: Sequence[LogRow], left_out: int, problem: str, view: View)
     lines += [_line(row, columns) for row in shown]
     if len(shown) < len(rows):
         lines.append(more_line(len(rows) - len(shown)))
-    if not rows:
+    if not rows and not problem:
         lines.append(Text("there is no log in this metastore", style="dim"))
     return fitted(lines, f"s order: {order.name}   l bookies", view)
 

@@ -19,19 +19,31 @@ from replog.log.log_summaries import LogSummary
 class Poller:
     """Polls into a `Cluster`: once with `poll`, or again and again with `run`."""
 
-    def __init__(self, client: Client, cluster: Cluster, *, interval_s: float, timeout_s: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        cluster: Cluster,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        metastore_timeout_s: float | None = None,
+    ) -> None:
+        """`timeout_s` is a bookie's, and the metastore's if it has no other."""
         self.interval_s = interval_s
         self._client = client
         self._cluster = cluster
         self._timeout_s = timeout_s
+        self._metastore_timeout_s = timeout_s if metastore_timeout_s is None else metastore_timeout_s
         self._bookies: dict[str, RemoteBookie] = {}
 
-    async def poll(self) -> None:
-        """Look up the announced bookies, and ask all of them at the same time. Takes at most two timeouts."""
+    async def poll(self) -> bool:
+        """Look up the announced bookies, and ask all of them at the same time. Takes at most both timeouts. False if the
+        metastore failed."""
         await self._look()
         async with trio.open_nursery() as nursery:
             for bookie_id in self._cluster.bookie_ids:
                 nursery.start_soon(self._ask, bookie_id)
+        return not self._cluster.problem
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -69,10 +81,10 @@ class Poller:
 
     async def _within_deadline(self, ask: Callable[[], Awaitable[list[RemoteBookie]]]) -> list[RemoteBookie] | None:
         try:
-            with trio.fail_after(self._timeout_s):
+            with trio.fail_after(self._metastore_timeout_s):
                 return await ask()
         except trio.TooSlowError:
-            self._cluster.metastore_failed(f"the metastore did not answer within {self._timeout_s:g} s")
+            self._cluster.metastore_failed(f"the metastore did not answer within {self._metastore_timeout_s:g} s")
         except MetastoreError as error:
             self._cluster.metastore_failed(str(error))
         return None
@@ -94,27 +106,40 @@ class Poller:
 class LogPoller:
     """Looks at logs, into `Logs`: once with `poll`, or again and again with `run`."""
 
-    def __init__(self, client: Client, logs: Logs, password: bytes, *, interval_s: float, timeout_s: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        logs: Logs,
+        password: bytes,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        metastore_timeout_s: float | None = None,
+    ) -> None:
+        """`timeout_s` is for a look at one log, and for the list of logs if that has no other."""
         self.interval_s = interval_s
+        self._metastore_timeout_s = timeout_s if metastore_timeout_s is None else metastore_timeout_s
         self._client = client
         self._logs = logs
         self._password = password
         self._timeout_s = timeout_s
         self._asked = trio.Event()
 
-    async def poll(self) -> None:
-        """List the logs, and look at each. One that hangs takes a timeout, and the others of a few places wait for theirs."""
+    async def poll(self) -> bool:
+        """List the logs, and look at each. One that hangs takes a timeout, and the others of a few places wait for theirs. False
+        if the metastore failed."""
         try:
-            listing = await list_logs(self._client, self._timeout_s)
+            listing = await list_logs(self._client, self._metastore_timeout_s)
         except MetastoreError as error:
             self._logs.problem = str(error)
-            return
+            return False
         self._logs.listed(listing)
 
         def found(summary: LogSummary) -> None:
             self._logs.summarized(summary, trio.current_time())
 
         await look_at_logs(self._client, listing.names, self._password, self._timeout_s, found, self._logs.failed)
+        return True
 
     async def run(self, is_wanted: Callable[[], bool]) -> None:
         """Poll until cancelled, while that is wanted."""
