@@ -556,3 +556,30 @@ async def test_it_may_be_read_while_it_is_written(tmp_path: Path) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         await client.admin.restore(tmp_path)
         assert await read_log(client, "orders") == wanted
+
+
+async def test_restore_of_a_damaged_file_names_the_other_logs(tmp_path: Path) -> None:
+    """And what it says can be done."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        for name in ("a", "b", "c"):
+            await write(client, name, 2)
+        wanted = {name: await records_of(client, name) for name in ("a", "b", "c")}
+        b = (await client.log_segments("b"))[1].ledger_id
+        await client.admin.backup(tmp_path)
+    (path,) = (each for each in (tmp_path / "ledgers").iterdir() if int(each.stem) == b)
+    intact = path.read_bytes()
+    path.write_bytes(intact[:-60] + b"?" + intact[-59:])
+    async with cluster(3) as world, world.client(QUICK) as client:
+        with pytest.raises(BackupDamagedError) as caught:
+            await client.admin.restore(tmp_path)
+        assert caught.value.path == str(path)
+        said = str(caught.value)
+        assert said.count(str(path)) == 1
+        assert "Log 'b' needs it, and is not restored. Restored whole: 'a'. Restore it by its name" in said
+        assert said.endswith("Those that are left can be restored from here, by their names: 'c'")
+        await client.admin.restore(tmp_path, ["c"])
+        with pytest.raises(BackupDamagedError, match=r"Restored whole: none\. .* is in its place$"):
+            await client.admin.restore(tmp_path, ["b"])
+        path.write_bytes(intact)
+        await client.admin.restore(tmp_path, ["b"])
+        assert {name: await records_of(client, name) for name in wanted} == wanted

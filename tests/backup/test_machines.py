@@ -389,6 +389,6 @@ async def test_damaged_snapshot_is_not_restored(tmp_path: Path) -> None:
         await machine.client.admin.backup(tmp_path)
     path = damage_snapshot(tmp_path, 100)
     async with cluster(1) as world, world.client(quorum=ONE) as client:
-        with pytest.raises(BackupDamagedError, match=path.name):
+        with pytest.raises(BackupDamagedError, match=f"{path.name}.*'counters' needs it.* whole: none.* in its place$"):
             await client.admin.restore(tmp_path)
         assert await client.logs() == []

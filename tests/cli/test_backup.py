@@ -85,6 +85,18 @@ def test_damage_is_named(wal: Path, tmp_path: Path, typed: Replog) -> None:
     assert [str(path) in each for each in json.loads(shown)["problems"]] == [True]
 
 
+def test_restore_names_the_log_of_a_damaged_file(wal: Path, tmp_path: Path, typed: Replog) -> None:
+    typed("backup", tmp_path / "saved", "--dir", wal)
+    path = min((tmp_path / "saved" / "ledgers").iterdir())
+    path.write_bytes(path.read_bytes()[:-1])
+    status, shown, errors = typed("restore", tmp_path / "saved", "--dir", tmp_path / "new")
+    assert (status, shown) == (1, "")
+    assert errors.startswith(f"replog: {path}: at byte")
+    assert "Log 'orders' needs it, and is not restored. Restored whole: none." in errors
+    assert errors.endswith("by their names: 'other'\n")
+    assert typed("restore", tmp_path / "saved", "--log", "other", "--dir", tmp_path / "new")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

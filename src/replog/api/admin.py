@@ -164,8 +164,8 @@ class Admin:
         with the same times, in new ledgers of this quorum, with this password. A log appears with its `cursors`, unless these are
         left out, when all of it was written. `progress` as for `backup`. The report's `problems` name machines whose log and
         snapshots don't fit. Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written;
-        `BackupDamagedError`, `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring
-        again sweeps the rest."""
+        `BackupDamagedError`, which names the logs that were restored before and those that are left; `NotEnoughBookiesError`,
+        `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
         check_names(logs=logs)
         known = self._opened.ledgers, self._opened.logs, self._opened.log_driver
         place = open_backup(directory, self._opened.plugins)

@@ -13,8 +13,8 @@ snapshot, and ends with an error that says so, instead of beginning with an empt
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import attrs
@@ -25,12 +25,12 @@ from replog.backup.joining import behind, gap, read_snapshots, with_partners
 from replog.backup.saving import BackupReport, ReportBytes, SavedLog
 from replog.client.entry_writer import EntryWriter
 from replog.client.ledgers import Ledgers
-from replog.errors import BackupError, ConfigError
+from replog.errors import BackupDamagedError, BackupError, ConfigError
 from replog.log import appending, sweeping
 from replog.log.log_driver import LogDriver
 from replog.log.log_records import LogRecords
 from replog.log.producers import ProducerRecords
-from replog.log.snapshot_format import snapshots_name
+from replog.log.snapshot_format import machine_name, snapshots_name
 from replog.protocol.appending import Claim
 from replog.protocol.digest import DigestType
 from replog.protocol.envelope import has_id
@@ -81,12 +81,18 @@ class Restorer:
                 raise BackupError(self._backup.shown, f"it has no log {name!r}; it has {have}")
         wanted = with_partners(sorted(manifest.logs) if names is None else list(names), manifest)
         problems: list[str] = []
-        logs = {name: await self._joined(name, manifest, problems) for name in wanted}
+        restored: dict[str, SavedLog] = {}
+        logs: dict[str, LogInBackup] = {}
+        for name in wanted:
+            with _damage_explained(name, wanted, restored):
+                logs[name] = await self._joined(name, manifest, problems)
         for name, log in logs.items():
             # All of them, before the first is written: a restore that cannot be whole begins nothing.
             await self._check_is_new(name, log.first_segment_number)
-        restored = [await self._restore(name, log) for name, log in logs.items()]
-        return BackupReport(str(self._backup.shown), manifest.created_at_ms, tuple(restored), tuple(problems))
+        for name, log in logs.items():
+            with _damage_explained(name, wanted, restored):
+                restored[name] = await self._restore(name, log)
+        return BackupReport(str(self._backup.shown), manifest.created_at_ms, tuple(restored.values()), tuple(problems))
 
     async def _joined(self, name: str, manifest: Manifest, problems: list[str]) -> LogInBackup:
         """The log to restore: a machine's goes on behind its newest snapshot, even if less of the log was saved."""
@@ -222,6 +228,28 @@ class Restorer:
                 return each
         problem = f"ledger {head.ledger_id} has codes of type {head.digest_type!r}, which this version does not know"
         raise BackupError(self._backup.shown, problem)
+
+
+@contextmanager
+def _damage_explained(name: str, wanted: Sequence[str], restored: Collection[str]) -> Iterator[None]:
+    """Says of a damaged file which log needs it, which logs are restored, and what to do about the others."""
+    try:
+        yield
+    except BackupDamagedError as error:
+        # A machine's log and its snapshots are restored together.
+        left = [each for each in wanted if each not in restored and machine_name(each) != machine_name(name)]
+        words = [
+            str(error).removeprefix(f"{error.path}: "),
+            f"Log {name!r} needs it, and is not restored. Restored whole: {_listed(restored)}",
+            "Restore it by its name (--log, logs=) from another back-up, or once an intact copy of this file is in its place",
+        ]
+        if left:
+            words.append(f"Those that are left can be restored from here, by their names: {_listed(left)}")
+        raise BackupDamagedError(error.path, ". ".join(words)) from error
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
 
 
 async def _copy(file: LedgerFile, writer: EntryWriter, progress: ReportBytes | None) -> bool:

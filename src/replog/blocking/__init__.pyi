@@ -472,8 +472,8 @@ class Admin:
         with the same times, in new ledgers of this quorum, with this password. A log appears with its `cursors`, unless these are
         left out, when all of it was written. `progress` as for `backup`. The report's `problems` name machines whose log and
         snapshots don't fit. Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written;
-        `BackupDamagedError`, `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring
-        again sweeps the rest."""
+        `BackupDamagedError`, which names the logs that were restored before and those that are left; `NotEnoughBookiesError`,
+        `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
     def add_archive(self, url: str) -> ArchiveRecord:
         """Makes an archive of a store: `file:/mnt/archive`, or a bucket of the plugin `replog-objects`, `s3://BUCKET/PREFIX`.
         Puts a cookie there, by which every client knows it. The URL stands in the metastore: credentials are no part of it.

@@ -74,7 +74,8 @@ class BackupError(ReplogError):
 
 
 class BackupDamagedError(BackupError):
-    """A file of a back-up, `path`, is not as it was written. Retry: no; take another copy of the file."""
+    """A file of a back-up, `path`, is not as it was written. Retry: no; take another copy of the file. Of a restore it says
+    which logs were restored before, and which are left."""
 
 
 class ArchiveError(ReplogError):
