@@ -202,8 +202,9 @@ async def test_it_listens_at_the_same_port_again_at_once(autojump_clock: trio.te
                 connection = await transport.connect(address, receiver, nursery)
                 connection.send([read(1)])
             await receiver.disconnection.wait()
-            with pytest.raises(BookieUnreachableError):
+            with pytest.raises(BookieUnreachableError) as caught:
                 await transport.connect(address, Receiver(), nursery)
+            assert str(caught.value) == f"bookie {address}: Connection refused"
 
 
 async def test_two_cannot_listen_at_one_port() -> None:

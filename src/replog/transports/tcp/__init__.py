@@ -9,6 +9,7 @@ its ends are `client`'s and `session`'s.
 from __future__ import annotations
 
 import functools
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -177,8 +178,16 @@ def _explained(bookie_id: str, address: str, error: BaseException) -> BaseExcept
     if isinstance(error, ssl.SSLError):
         return BookieRefusedError(bookie_id, f"TLS with {address}: {tls_problem_of_bookie(error)}")
     if isinstance(error, OSError):
-        return BookieUnreachableError(bookie_id, f"{address}: {error.strerror or error}")
+        reason = _reason(error)
+        return BookieUnreachableError(bookie_id, reason if bookie_id == address else f"{address}: {reason}")
     return error
+
+
+def _reason(error: OSError) -> str:
+    """trio says that all its attempts have failed; each of them knows why."""
+    attempts = error.__cause__.exceptions if isinstance(error.__cause__, ExceptionGroup) else ()
+    numbers = dict.fromkeys(each.errno for each in attempts if isinstance(each, OSError) and each.errno)
+    return ", ".join(map(os.strerror, numbers)) or error.strerror or str(error)
 
 
 @hookimpl
