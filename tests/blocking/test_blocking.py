@@ -519,6 +519,23 @@ def test_position_and_commit_cover_only_returned_entries(client: replog.blocking
         assert cursor.begins_at == replog.Position(1, 1)
 
 
+def test_position_follows_the_last_returned_entry(client: replog.blocking.Client) -> None:
+    """Whichever verb gave it out: who resumes there gets nothing twice."""
+    with client.write_log("log") as log:
+        for number in range(4):
+            log.extend([b"%d.%d" % (number, each) for each in range(3)])
+    with client.read_log("log") as reader, client.cursor("log", "billing") as cursor:
+        each: Any
+        for each in (reader, cursor):
+            assert each.receive().data == b"0.0"
+            batch = each.receive_batch()
+            assert batch.payloads()[0] == b"1.0"
+            assert each.position == batch.last_position
+            assert each.receive().position == replog.Position(1, batch.last_position.entry + 1)
+            batch = each.receive_batch_nowait()
+            assert each.position == batch.last_position
+
+
 @pytest.mark.parametrize("verb", ["commit", "commit_nowait"])
 def test_next_worker_gets_entries_fetched_but_not_returned(verb: str, client: replog.blocking.Client) -> None:
     with client.write_log("log") as log:

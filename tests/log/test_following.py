@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -271,6 +271,33 @@ async def test_follower_of_a_ledger_with_a_short_deadline_sees_its_end(autojump_
                     with trio.move_on_after(0.001):
                         seen += [entry.data async for entry in reader]
     assert seen == [b"1"]
+
+
+@pytest.mark.parametrize("was_cut", [False, True])
+async def test_closing_a_reader_ends_its_waits(autojump_clock: trio.testing.MockClock, was_cut: bool) -> None:
+    ended: list[str] = []
+
+    async def wait(name: str, receive: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await receive()
+        ended.append(name)
+
+    async with followed_log() as (world, log, reader), world.client() as client:
+        await log.append(b"1")
+        await reader.receive()
+        ledger_id = (await client.log_metadata("log")).segments[-1].ledger_id
+        async with client.open_ledger(ledger_id, first=1, follow=True) as ledger, trio.open_nursery() as nursery:
+            for receive in (reader.receive_batch, ledger.receive_batch):
+                if was_cut:
+                    with trio.move_on_after(0.001):
+                        await receive()
+            nursery.start_soon(wait, "log", reader.receive_batch)
+            nursery.start_soon(wait, "ledger", ledger.receive_batch)
+            await trio.sleep(10)
+            await reader.aclose()
+            await ledger.aclose()
+            await settle()
+            assert sorted(ended) == ["ledger", "log"]
 
 
 @pytest.mark.parametrize("seed", seeds(10, few=2, fast=1))

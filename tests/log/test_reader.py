@@ -69,6 +69,30 @@ async def test_it_crosses_segments_in_order_also_empty_ones(autojump_clock: trio
         assert b"".join(batches[1].to_arrow().to_pylist()) == b"3456"
 
 
+async def test_batch_leaves_out_the_rest_of_the_one_before(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        await written(client, 3, 3, 3)
+        async with client.read_log("log") as reader:
+            assert (await reader.receive()).data == b"0"
+            batch = await reader.receive_batch()
+            assert batch is not None
+            assert batch.payloads() == numbers(5, first=3)
+            assert reader.position == batch.last_position
+            assert (await reader.receive()).data == b"6"
+
+
+async def test_second_task_is_refused_while_one_reads(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        await written(client, 3)
+        async with client.read_log("log", follow=True) as reader, trio.open_nursery() as nursery:
+            await reader.receive_batch()
+            nursery.start_soon(reader.receive_batch)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(trio.BusyResourceError):
+                await reader.receive_batch()
+            nursery.cancel_scope.cancel()
+
+
 async def test_it_resumes_after_any_position(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         await written(client, 3, 0, 4)

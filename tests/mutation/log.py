@@ -342,8 +342,8 @@ MUTANTS = (
         "batch-does-not-move-reader",
         "L6",
         "log/log_reader.py",
-        "self._position, self._record = Position(number, batch.last_entry_id), None",
-        "self._record = None",
+        "self._position, self._record, self._iterator = Position(number, batch.last_entry_id), None, _NOTHING",
+        "self._record, self._iterator = None, _NOTHING",
         "who reads batches resumes from the beginning",
     ),
     _mutant(

@@ -59,18 +59,46 @@ async def test_call_in_the_background_raises_once(autojump_clock: trio.testing.M
         assert not call.goes_on
 
 
-async def test_two_waiters_get_a_call_each(autojump_clock: trio.testing.MockClock) -> None:
-    found: list[int] = []
+@pytest.mark.parametrize("was_cut", [False, True])
+async def test_second_task_is_refused_while_one_waits(autojump_clock: trio.testing.MockClock, was_cut: bool) -> None:
+    async with counted() as (call, begun):
+        if was_cut:
+            assert await in_time(call, SHORT_S) is None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await trio.sleep(SHORT_S)
+            with pytest.raises(trio.BusyResourceError):
+                await call()
+            with pytest.raises(trio.WouldBlock):
+                call.take_nowait()
+        assert len(begun) == 1 + was_cut
 
-    async def wait(call: ContinuedCall[int]) -> None:
-        found.append(await call())
 
+async def test_call_with_a_nursery_of_its_own_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+    """What ends it is a group of cancellations, then."""
+    ended = 0
+
+    async def wait() -> None:
+        nonlocal ended
+        async with trio.open_nursery() as inner:
+            for _ in range(2):
+                inner.start_soon(trio.sleep, STEP_S)
+        ended += 1
+
+    async with trio.open_nursery() as nursery:
+        call = ContinuedCall(nursery, wait)
+        for _ in range(4):
+            with trio.move_on_after(SHORT_S):
+                await call()
+    assert ended == 1
+
+
+async def test_call_fails_at_once_when_its_nursery_is_left(autojump_clock: trio.testing.MockClock) -> None:
     async with counted() as (call, _):
         assert await in_time(call, SHORT_S) is None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait, call)
-            nursery.start_soon(wait, call)
-        assert sorted(found) == [2, 3]
+    for _ in range(2):
+        with pytest.raises(trio.ClosedResourceError):
+            await call()
 
 
 async def test_result_is_taken_without_waiting(autojump_clock: trio.testing.MockClock) -> None:

@@ -820,7 +820,8 @@ class LogReader:
         """The next batch of records; None at the end, unless it follows. Raises `EntryUnreadableError` (retry: yes),
         `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
     def receive_batch_nowait(self) -> RecordBatch:
-        """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+        """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end. A call
+        that waits has batches fetched: of this one alone none comes."""
     async def aclose(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 

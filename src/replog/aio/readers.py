@@ -14,7 +14,7 @@ from replog.aio.faces import FACES
 from replog.aio.host import Host
 from replog.client.ledger_reader import LedgerRangeReader as TrioLedgerRangeReader
 from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
-from replog.errors import EndOfLogError
+from replog.errors import EndOfLogError, LocalProtocolError
 from replog.log.cursor import Cursor as TrioCursor
 from replog.log.log_reader import LogReader as TrioLogReader
 from replog.protocol.model import Position
@@ -25,20 +25,27 @@ class _Receiving(Opened):
 
     def __init__(self, host: Host, inner: Any) -> None:
         super().__init__(host, inner)
+        self._is_received = False  # a task waits for the next batch
         self._fetched: deque[Any] = (
             deque()
         )  # has come, and was not given out: the task that waited for it was cancelled just then
 
     async def receive_batch(self) -> Any:
         self._way.check_loop()
-        # Others have their turn, however fast batches come; nothing is taken yet.
-        await asyncio.sleep(0)
-        if not self._fetched:
-            try:
-                return self._inner.receive_batch_nowait()
-            except (trio.WouldBlock, trio.ClosedResourceError):  # which waiting raises as it should be
-                await self._way.call(self._fetch)
-        return self._fetched.popleft() if self._fetched else None
+        if self._is_received:
+            raise LocalProtocolError("another task waits for this reader: it belongs to one task at a time")
+        self._is_received = True
+        try:
+            # Others have their turn, however fast batches come; nothing is taken yet.
+            await asyncio.sleep(0)
+            if not self._fetched:
+                try:
+                    return self._inner.receive_batch_nowait()
+                except (trio.WouldBlock, trio.ClosedResourceError):  # which waiting raises as it should be
+                    await self._way.call(self._fetch)
+            return self._fetched.popleft() if self._fetched else None
+        finally:
+            self._is_received = False
 
     def receive_batch_nowait(self) -> Any:
         self._way.check_loop()

@@ -195,14 +195,13 @@ class _LogReading(_Reader):
         """The next batch of records; None at the end, if it doesn't follow. Raises TimeoutError (see above),
         `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
         batch: RecordBatch | None = self._fetching.next_batch(self.timeout_s)
-        if batch is not None:
-            self._given = batch
-            del self._fetching.fetched[0]
-        return batch
+        return None if batch is None else self._given_out(batch)
 
     def receive_batch_nowait(self) -> RecordBatch:
-        batch: RecordBatch = self._fetching.next_batch_nowait()
-        self._given = batch
+        return self._given_out(self._fetching.next_batch_nowait())
+
+    def _given_out(self, batch: RecordBatch) -> RecordBatch:
+        self._given, self._batch, self._records = batch, None, iter(())
         del self._fetching.fetched[0]
         return batch
 

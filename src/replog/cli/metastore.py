@@ -271,8 +271,9 @@ def rescue(
         )
         return
     emit(
-        f"{best.name} is cluster {cluster} now, alone. Start its process as before; begin with empty directories on the other "
-        "machines, and let each in with: replog metastore add HOST:PORT. Then: replog ledger raise-ids, and when nothing newer "
+        f"{best.name} is cluster {cluster} now, alone. Start its process as before. On the other machines empty or move "
+        "away only the directory `metastore` in --data, and keep the rest, which has entries; start each, and let it in with: "
+        "replog metastore add HOST:PORT. Then: replog ledger raise-ids, and when nothing newer "
         "can come back: replog bookies collect-garbage --after-restore\n"
     )
 

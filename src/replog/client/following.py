@@ -27,10 +27,24 @@ class Following:
         self._records = records
         self._first_wait_s = wait_s
         self._wait_s = wait_s
+        self._waiting = trio.CancelScope()  # the wait that is under way, or was the last one
 
     async def wait_for_news(self, scan: LedgerScan) -> None:
         """Returns when more is confirmed in this ledger or its record changes; and after a while without either. Raises
         `MetastoreError`, `LedgerNotFoundError`, and what `LedgerScan.wait_for_news` does. If cancelled, nothing is lost."""
+        with trio.CancelScope() as self._waiting:
+            await self._wait_for_news(scan)
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        """Returns when the metastore has another version of this key. Raises `MetastoreError`."""
+        with trio.CancelScope() as self._waiting:
+            await self._records.metastore.wait_changed(key, version)
+
+    def end(self) -> None:
+        """Has a wait that is under way return: its reader was closed."""
+        self._waiting.cancel()
+
+    async def _wait_for_news(self, scan: LedgerScan) -> None:
         if self._wait_s == self._first_wait_s:  # there was news the last time
             await scan.wait_for_news(min(_BUSY_S, self._first_wait_s), self._wait_s)
         if not scan.has_news:

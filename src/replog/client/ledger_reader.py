@@ -21,7 +21,8 @@ class LedgerReader:
     """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`; use it as a context.
 
     Iterate it for entries, or `batches()`, from the entry it was opened at to the last one that is known to be confirmed now; one
-    that follows waits for more, from term to term, until the ledger is closed.
+    that follows waits for more, from term to term, until the ledger is closed. It belongs to one task at a time: another one gets
+    `trio.BusyResourceError`.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class LedgerReader:
             if batch is not None or self._following is None or self._scan.is_at_end:
                 return batch
             await self._following.wait_for_news(self._scan)
+            self._check_open()  # it may have been closed meanwhile
 
     def receive_batch_nowait(self) -> EntryBatch:
         """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
@@ -146,6 +148,8 @@ class LedgerReader:
     def _close(self) -> None:
         self._closed = True
         self._take.end()
+        if self._following is not None:
+            self._following.end()
 
     async def __aenter__(self) -> Self:
         return self

@@ -24,13 +24,15 @@ from replog.runtime.continued_call import ContinuedCall
 # ledger's last entries may not be known yet, and reading on in the next one would skip them (L6).
 _SIGN_OF_LIFE_S = 0.5
 _CLOSING_S = 5.0
+_NOTHING: Iterator[Record] = iter(())
 
 
 class LogReader(trio.abc.ReceiveChannel[Record]):
     """Reads a log after a position. Made by `Client.read_log`; use it as a context, and iterate it or its `batches()`.
 
     Without `follow` it ends at the last entry that is known to be confirmed; with `follow` it waits for more, across
-    rolls and takeovers. Never fences (D1). Cancelling a wait loses nothing: the next call continues at the same place.
+    rolls and takeovers. Never fences (D1). Cancelling a wait loses nothing: the next call continues at the same place. It
+    belongs to one task at a time: another one gets `trio.BusyResourceError`.
     """
 
     def __init__(
@@ -136,7 +138,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 self._scan = None
 
     def receive_batch_nowait(self) -> RecordBatch:
-        """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+        """The non-blocking form of `receive_batch`: raises `trio.WouldBlock` if no batch has arrived yet, or at the end. A call
+        that waits has batches fetched: of this one alone none comes."""
         self._check_open()
         if self._find_batch.goes_on:
             batch = self._find_batch.take_nowait()
@@ -163,7 +166,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         assert self._place is not None, "a segment is read"
         number = self._place.segment
         # For callers that take batches the whole batch counts as returned. Iterating sets `_record` right after this.
-        self._position, self._record = Position(number, batch.last_entry_id), None
+        self._position, self._record, self._iterator = Position(number, batch.last_entry_id), None, _NOTHING
         return RecordBatch(number, batch)
 
     async def _at_end_of_known(self, scan: LedgerScan) -> bool:
@@ -233,6 +236,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     async def _open_next(self) -> bool:
         """Opens the ledger with the next entries to read. Returns False if there is none; a follower waits for one."""
         while True:
+            self._check_open()
             metadata = self._metadata
             begins_at = None if self._place is None else self._begins_at
             if metadata is None or begins_at is None or begins_at.segment >= metadata.next_segment_number:
@@ -249,7 +253,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             elif self._following is None:
                 return False
             else:
-                await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), self._version)
+                await self._following.wait_changed(log_key_path(self.name), self._version)
 
     async def _find(self, metadata: LogMetadata, begins_at: Position) -> tuple[Segment, Position]:
         """The segment to read from this position on, and where in it. The position is below the next segment. The segment is in
@@ -321,6 +325,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self._closed = True
         self._iterator = iter(())
         self._find_batch.end()
+        if self._following is not None:
+            self._following.end()
 
 
 async def started(reader: LogReader) -> LogReader:

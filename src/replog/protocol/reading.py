@@ -453,7 +453,10 @@ class LedgerReading:
             return ArchiveUnreadableError(ledger_id, entry_id, self._complaints.pop(fragment.archive, problem))
         asked = ", ".join(ensemble[index] for index in self.metadata.quorum.write_set(entry_id))
         if not rotation.doubted:
-            problem = f"confirmed, but none of {asked} has it: data was lost. An audit names all that is (replog audit)"
+            problem = (
+                f"confirmed, but none of {asked} has it: data was lost, unless a bookie's log names a file that can be put back. "
+                "An audit names all that is (replog audit)"
+            )
             return EntryNotFoundError(ledger_id, entry_id, problem)
         doubted = ", ".join(ensemble[index] for index in range(len(ensemble)) if rotation.doubted >> index & 1)
         problem = f"no good copy at {asked}; {doubted} could not tell: retry when they are back (D2)"

@@ -27,38 +27,48 @@ class _Background(Generic[Result]):
 
 
 class ContinuedCall(Generic[Result]):
-    """Calls `call` for one caller at a time. What it returns or raises is handed out once. Cancelling a wait loses nothing:
+    """Calls `call`, for one caller at a time. What it returns or raises is handed out once. Cancelling a wait loses nothing:
     the call goes on in `nursery`, until `end`, and later waits are for that one."""
 
-    __slots__ = ("_background", "_call", "_nursery", "_was_cut")
+    __slots__ = ("_background", "_call", "_is_under_way", "_nursery", "_was_cut")
 
     def __init__(self, nursery: trio.Nursery, call: Callable[[], Awaitable[Result]]) -> None:
         self._nursery = nursery
         self._call = call
+        self._is_under_way = False  # in the task of a caller
         self._was_cut = False  # the last call, in its caller's task
         self._background: _Background[Result] | None = None
 
     async def __call__(self) -> Result:
-        """Waits for the call. Raises as it does."""
-        if not self._was_cut:
+        """Waits for the call. Raises as it does; `trio.BusyResourceError` if another task waits."""
+        if self._is_under_way:
+            raise trio.BusyResourceError("another task waits for this: a reader belongs to one task at a time")
+        self._is_under_way = True
+        try:
+            return await (self._in_background() if self._was_cut else self._call())
+        except BaseException as error:
+            # A wait in a nursery that is cancelled ends with a group.
+            self._was_cut = self._was_cut or not isinstance(error, Exception)
+            raise
+        finally:
+            self._is_under_way = False
+
+    async def _in_background(self) -> Result:
+        background = self._background
+        if background is None:
+            background = _Background()
             try:
-                return await self._call()
-            except trio.Cancelled:
-                self._was_cut = True
-                raise
-        while True:
-            if self._background is None:
-                self._background = _Background()
-                self._nursery.start_soon(self._go_on, self._background)
-            background = self._background
-            await background.ended.wait()
-            if background is self._background:  # else another task was faster
-                return self._handed_out(background)
+                self._nursery.start_soon(self._go_on, background)
+            except RuntimeError as error:  # "Nursery is closed to new arrivals"
+                raise trio.ClosedResourceError("its client was left") from error
+            self._background = background
+        await background.ended.wait()
+        return self._handed_out(background)
 
     def take_nowait(self) -> Result:
         """What came of a call that went on. Raises `trio.WouldBlock` if it has not ended."""
         background = self._background
-        if background is None or not background.ended.is_set():
+        if background is None or self._is_under_way or not background.ended.is_set():
             raise trio.WouldBlock
         return self._handed_out(background)
 

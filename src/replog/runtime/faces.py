@@ -18,7 +18,15 @@ from typing import Any, TypeVar
 
 import trio
 
-from replog.errors import ClosedError, EndOfLogError, ForkedError, NotPicklableError, ReplogError, WouldBlockError
+from replog.errors import (
+    ClosedError,
+    EndOfLogError,
+    ForkedError,
+    LocalProtocolError,
+    NotPicklableError,
+    ReplogError,
+    WouldBlockError,
+)
 
 Verb = Callable[..., Any]
 
@@ -154,6 +162,8 @@ def without_trio(error: Exception) -> Exception:
         translated = EndOfLogError("the reader has given out all records, and does not follow")
     elif isinstance(error, trio.ClosedResourceError):
         translated = ClosedError(*error.args)
+    elif isinstance(error, trio.BusyResourceError):
+        translated = LocalProtocolError(*error.args)
     else:
         return error
     translated.__cause__ = error
