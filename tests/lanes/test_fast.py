@@ -87,6 +87,10 @@ def test_sample_has_one_case_of_every_third_test(request: pytest.FixtureRequest)
     assert set(chosen) <= all_tests
     assert len(chosen) == -(-len(all_tests) // 3)
     assert set(chosen.values()) == {1}
+    of_another_worker = sorted(request.session.items, key=lambda each: each.path, reverse=True)
+    assert {each.nodeid for each in first_cases(of_another_worker)} == {
+        each.nodeid for each in first_cases(request.session.items)
+    }
 
 
 @pytest.mark.slow
