@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import AbstractAsyncContextManager, suppress
 
 import pytest
@@ -9,6 +10,7 @@ import trio
 import trio.testing
 
 import replog
+from replog.abc import Storage
 from replog.backends import memory
 from replog.bookie import garbage
 from replog.bookie.garbage import collect_garbage
@@ -348,3 +350,21 @@ async def test_read_reports_the_deletion_of_its_ledger(autojump_clock: trio.test
         await world.metastore.delete(ledger_key_path(writer.ledger_id))
         with pytest.raises(replog.errors.LedgerNotFoundError):
             await read_ledger(client, writer.ledger_id)
+
+
+async def test_nothing_is_searched_for_garbage_while_a_storage_opens(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes objects for each ledger."""
+    searched: list[bool] = []
+    original = Registry.open_storage
+
+    def opened(registry: Registry, url: BackendURL) -> Storage:
+        searched.append(gc.isenabled())
+        return original(registry, url)
+
+    monkeypatch.setattr(Registry, "open_storage", opened)
+    gc.enable()
+    (await open_storage(Registry(), BackendURL("memory"))).close()
+    assert searched == [False]
+    assert gc.isenabled()

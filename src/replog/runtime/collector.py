@@ -2,7 +2,8 @@
 
 The ledgers and segments in such a process have no cycles, and are searched all the same: again and again while they are
 made, and later all at once, which stops the event loop for a second where there are a million ledgers. Objects are
-freed as before, when no reference is left. A program that embeds replog decides for itself.
+freed as before, when no reference is left. A program that embeds replog decides for itself, but for the seconds in which a
+storage with many ledgers opens.
 """
 
 from __future__ import annotations
