@@ -300,6 +300,22 @@ async def test_closing_a_reader_ends_its_waits(autojump_clock: trio.testing.Mock
             assert sorted(ended) == ["ledger", "log"]
 
 
+async def test_reader_closed_between_two_steps_does_not_wait(autojump_clock: trio.testing.MockClock) -> None:
+    async with followed_log() as (_world, log, reader):
+        await log.append(b"1")
+        await reader.receive()
+        assert reader._scan is not None
+        take = reader._scan.take
+
+        async def closed_behind() -> None:
+            assert await take() is None
+            await reader.aclose()
+
+        reader._scan.take = closed_behind  # type: ignore[method-assign]
+        with trio.fail_after(1), pytest.raises(trio.ClosedResourceError):
+            await reader.receive_batch()
+
+
 @pytest.mark.parametrize("seed", seeds(10, few=2, fast=1))
 async def test_a_follower_sees_each_entry_once_under_faults(autojump_clock: trio.testing.MockClock, seed: int) -> None:
     """Bookies that lag, are silent, come back and are replaced; the reader is cancelled now and then."""

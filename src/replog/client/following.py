@@ -28,21 +28,29 @@ class Following:
         self._first_wait_s = wait_s
         self._wait_s = wait_s
         self._waiting = trio.CancelScope()  # the wait that is under way, or was the last one
+        self._is_ended = False
 
     async def wait_for_news(self, scan: LedgerScan) -> None:
         """Returns when more is confirmed in this ledger or its record changes; and after a while without either. Raises
         `MetastoreError`, `LedgerNotFoundError`, and what `LedgerScan.wait_for_news` does. If cancelled, nothing is lost."""
-        with trio.CancelScope() as self._waiting:
+        with self._until_end():
             await self._wait_for_news(scan)
 
     async def wait_changed(self, key: str, version: int | None) -> None:
         """Returns when the metastore has another version of this key. Raises `MetastoreError`."""
-        with trio.CancelScope() as self._waiting:
+        with self._until_end():
             await self._records.metastore.wait_changed(key, version)
 
     def end(self) -> None:
-        """Has a wait that is under way return: its reader was closed."""
+        """Has a wait that is under way return, and later ones at once: its reader was closed."""
+        self._is_ended = True
         self._waiting.cancel()
+
+    def _until_end(self) -> trio.CancelScope:
+        self._waiting = trio.CancelScope()
+        if self._is_ended:  # between two steps of the reader
+            self._waiting.cancel()
+        return self._waiting
 
     async def _wait_for_news(self, scan: LedgerScan) -> None:
         if self._wait_s == self._first_wait_s:  # there was news the last time

@@ -120,7 +120,7 @@ class Budget:
         """Much is charged now. Not for each charge: that would cost every request something."""
         self._peak_bytes = max(self._peak_bytes, self.used_bytes)
 
-    def has_ebbed(self, now_s: float) -> bool:
+    def has_flood_ended(self, now_s: float) -> bool:
         """Whether to return memory now: much was charged, as far as it was noted, and little has been for a while."""
         peak_bytes, self._peak_bytes = max(self._peak_bytes, self.used_bytes), 0
         return self._flood_end.look(peak_bytes, now_s)

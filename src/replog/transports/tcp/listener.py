@@ -309,7 +309,7 @@ class Listener:
             is_room_scarce = self._budget.is_scarce
             for session in list(self._sessions):
                 session.look(now_s, is_room_scarce=is_room_scarce)
-            if self._budget.has_ebbed(now_s):
+            if self._budget.has_flood_ended(now_s):
                 await run_in_thread(return_freed_memory)
 
 
