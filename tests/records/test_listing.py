@@ -108,12 +108,12 @@ async def test_listing_raises_when_metastore_fails_or_key_is_unknown() -> None:
 
 async def test_logs_are_listed_by_name() -> None:
     metastore = MemoryMetastore()
-    for name in ("b/c", "a", "..", "Z"):
+    for name in ("b/c", "a", "..", "Z", ".d"):
         await metastore.create(log_key_path(name), encode(attrs.evolve(LOG, name=name)))
         await metastore.create(log_page_key_path(name, 1), encode(attrs.evolve(PAGE, log_name=name)))
     await metastore.create(log_key_path("deleted"), encode(attrs.evolve(DELETED_LOG, name="deleted")))
     await metastore.create(log_key_path("damaged"), b"{")
-    assert await list_log_names(metastore) == ["..", "Z", "a", "b/c", "damaged"]
+    assert await list_log_names(metastore) == ["..", ".d", "Z", "a", "b/c", "damaged"]
     assert await list_log_names(metastore, "b") == ["b/c"]
     assert await list_log_names(metastore, after="Z") == ["a", "b/c", "damaged"]
     # Pages are parts of the whole, of any size: deleted logs take no place in them.
@@ -123,8 +123,25 @@ async def test_logs_are_listed_by_name() -> None:
             page = await list_log_names(metastore, after=page[-1], limit=limit)
             assert len(page) <= limit
             names += page
-        assert names == ["..", "Z", "a", "b/c", "damaged"]
+        assert names == ["..", ".d", "Z", "a", "b/c", "damaged"]
     assert await list_log_names(metastore, "a", limit=5) == ["a"]
+    assert await list_log_names(metastore, ".") == ["..", ".d"]
+    assert await list_log_names(metastore, "..", ".") == [".."]
+    assert await list_log_names(metastore, "b/", after="a", limit=1) == ["b/c"]
+    assert await list_log_names(metastore, "\ud800") == []
+
+
+async def test_page_of_few_among_many_logs_reads_few() -> None:
+    """Each page read all logs: a list of a million took an hour, and `quorum:` refused an answer of more than 32 MiB."""
+    metastore = FaultyMetastore(MemoryMetastore())
+    for number in range(2500):
+        key = log_key_path(f"log/{number:04}")
+        await metastore.create(key, encode(attrs.evolve(LOG, name=f"log/{number:04}")))
+    metastore.calls.clear()
+    assert await list_log_names(metastore, after="log/1999", limit=2) == ["log/2000", "log/2001"]
+    assert [(call.operation, call.key) for call in metastore.calls] == [("values_page", "logs")]
+    assert len(await list_log_names(metastore)) == 2500
+    assert len(await list_log_names(metastore, "log/1")) == 1000
 
 
 async def test_log_pages_are_listed_by_number_and_other_keys_named() -> None:

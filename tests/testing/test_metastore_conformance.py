@@ -12,7 +12,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from replog.abc import Metastore, Versioned, check_value
+from replog.abc import Metastore, ValuesPage, Versioned, check_value
 from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
@@ -281,6 +281,26 @@ class ValuesFromBelow(MemoryMetastore):
 class ValuesWithOldVersions(MemoryMetastore):
     async def values(self, key: str) -> dict[str, Versioned]:
         return {word: Versioned(each.value, each.version - 1) for word, each in (await super().values(key)).items()}
+
+
+class PagesFromTheBeginning(MemoryMetastore):
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        return await super().values_page(key, "", count_max)
+
+
+class PagesBehindTheFirst(MemoryMetastore):
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        return await super().values_page(key, f"{first}!" if first else "", count_max)
+
+
+class PagesTooLarge(MemoryMetastore):
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        return await super().values_page(key, first, count_max + 1)
+
+
+class PagesEndEarly(MemoryMetastore):
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        return ValuesPage((await super().values_page(key, first, count_max)).values, None)
 
 
 class TruncatesOnCreation(MemoryMetastore):
@@ -639,6 +659,10 @@ CHEATS = [
     (ValuesLeaveOutTheEmpty, "values are those of the keys right below"),
     (ValuesFromBelow, "values are those of the keys right below"),
     (ValuesWithOldVersions, "values are those of the keys right below"),
+    (PagesFromTheBeginning, "the next page begins behind this one"),
+    (PagesBehindTheFirst, "pages have the values right below a key, each once"),
+    (PagesTooLarge, "a page has 1 values at most"),
+    (PagesEndEarly, "pages have the values right below a key, each once"),
     (KeysAreLetterCaseBlind, "two keys are one only if they are equal|keys are apart"),
     (KeysAreNormalized, "keys are apart: Key.*Error, for which there was no reason"),
     (ErrorsWithoutTheKey, "raises KeyNotFoundError, which has the key"),

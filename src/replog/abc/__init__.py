@@ -9,7 +9,7 @@ raises; it returns nothing only for proven absence.
 from replog.abc.archive import Archive, StoredObject
 from replog.abc.authentication import Authenticator, Identity, Peer, Role
 from replog.abc.backup import BackupPlace, ReadFile, WrittenFile
-from replog.abc.metastore import Metastore, MetastoreOverTransports
+from replog.abc.metastore import Metastore, MetastoreOverTransports, ValuesPage
 from replog.abc.placement import BookieState, Candidate, PlacementPolicy, Random
 from replog.abc.storage import UNBOUNDED, Damage, Doubt, Sighting, Storage, StoredRange
 from replog.abc.transport import Connection, Reply, RequestHandler, ResponseReceiver, Transport
@@ -50,6 +50,7 @@ __all__ = [
     "StoredObject",
     "StoredRange",
     "Transport",
+    "ValuesPage",
     "Versioned",
     "WrittenFile",
     "better_proof",

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
+import attrs
 import trio
 
 from replog.abc.authentication import Authenticator
@@ -17,6 +18,15 @@ from replog.runtime.leases import Leases
 
 _POLL_S, _POLL_MAX_S = 0.05, 0.5  # at first, and while nothing has changed for long
 _POLL_GROWTH = 1.1
+
+
+@attrs.frozen
+class ValuesPage:
+    """Some of the values right below a key, by their last words. `next_first` is the first word of the next page; None: this is
+    the last one."""
+
+    values: dict[str, Versioned]
+    next_first: str | None
 
 
 class Metastore(ABC):
@@ -106,8 +116,19 @@ class Metastore(ABC):
 
     async def values(self, key: str) -> dict[str, Versioned]:
         """The values right below this key, by their last words. One read each: together they are not a snapshot."""
+        return await self._values_of(key, await self.children(key))
+
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        """The values right below this key whose last words are `first` or greater: the least words come first, `count_max` at
+        most. Fewer, even none, are not the end: that is a page without a next one. For keys with very many children."""
+        words = [word for word in await self.children(key) if word >= first]
+        next_first = words[count_max] if len(words) > count_max else None
+        return ValuesPage(await self._values_of(key, words[:count_max]), next_first)
+
+    async def _values_of(self, key: str, words: Sequence[str]) -> dict[str, Versioned]:
+        """The values below this key that have these last words and exist."""
         found = {}
-        for word in await self.children(key):
+        for word in words:
             # It has only children, or was deleted between the two calls.
             with suppress(KeyNotFoundError):
                 found[word] = await self.get(f"{key}/{word}")

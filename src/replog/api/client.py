@@ -391,9 +391,11 @@ class Client:
         await delete(name, self._opened.ledgers, self._opened.log_driver, self._opened.cursors, password)
 
     async def logs(self, *, prefix: str = "", after: str = "", limit: int | None = None) -> list[str]:
-        """The names of all logs, sorted; or of those that begin with `prefix`, behind the name `after`, `limit` at most.
+        """The names of all logs; or of those that begin with `prefix`, behind the name `after`, `limit` at most. They are sorted;
+        `/` and whatever else is percent-encoded in a key comes before letters, digits, `-`, `.` and `_`.
 
-        The next page begins after the last name of this one. A page costs a listing, and a read for each of its logs. Raises
+        The next page begins after the last name of this one. A page costs what its own logs do, and with ZooKeeper, objects and a
+        metastore of your own without `values_page` a listing of all besides. Raises
         `ConfigError` for a limit below 1, `MetastoreError`."""
         if limit is not None and limit < 1:
             raise ConfigError(f"logs: limit={limit}: at least one name, or None for all")

@@ -352,9 +352,11 @@ class Client:
         A small record keeps the segment numbers: a log that is written under this name afterwards is another one, and
         goes on with them, so that no position ever means two records (L4)."""
     def logs(self, *, prefix: str = "", after: str = "", limit: int | None = None) -> list[str]:
-        """The names of all logs, sorted; or of those that begin with `prefix`, behind the name `after`, `limit` at most.
+        """The names of all logs; or of those that begin with `prefix`, behind the name `after`, `limit` at most. They are sorted;
+        `/` and whatever else is percent-encoded in a key comes before letters, digits, `-`, `.` and `_`.
 
-        The next page begins after the last name of this one. A page costs a listing, and a read for each of its logs. Raises
+        The next page begins after the last name of this one. A page costs what its own logs do, and with ZooKeeper, objects and a
+        metastore of your own without `values_page` a listing of all besides. Raises
         `ConfigError` for a limit below 1, `MetastoreError`."""
     def log_metadata(self, name: str) -> LogMetadata:
         """A log's record as it is now: its numbers, and its last segments, with all that may be open. Raises `LogNotFoundError`.

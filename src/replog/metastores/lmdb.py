@@ -19,7 +19,7 @@ import lmdb
 import trio
 from attrs.validators import gt, lt
 
-from replog.abc import Metastore, Versioned, check_key, check_value
+from replog.abc import Metastore, ValuesPage, Versioned, check_key, check_value
 from replog.errors import (
     KeyNotFoundError,
     MetastoreCorruptError,
@@ -119,6 +119,10 @@ class LMDBMetastore(Metastore):
     async def values(self, key: str) -> dict[str, Versioned]:
         """The values right below this key, by their last words: one snapshot."""
         return await self._read_much(key, lambda reading: reading.values(key))
+
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        """The values right below this key from this last word on: one snapshot for each page."""
+        return await self._read_much(key, lambda reading: reading.values_page(key, first, count_max))
 
     async def wait_changed(self, key: str, version: int | None) -> None:
         """Returns once the key has another version than this (None: once it exists)."""

@@ -13,11 +13,12 @@ overwrites or removes them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
-from replog.abc import Versioned
+from replog.abc import ValuesPage, Versioned
 from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreCorruptError, VersionConflictError
 from replog.metastores.presence import Presence, Seat
 
@@ -90,14 +91,14 @@ class Reading:
         """The number of the last change that this snapshot has."""
         return int(self._transaction.id())
 
-    def children(self, key: str) -> Words:
-        """The words below a key."""
+    def children(self, key: str, first: str = "", count_max: int | None = None) -> Words:
+        """The words below a key, from `first` on."""
         prefix = _stored(key) + b"\0"
         words: list[str] = []
         fickle = False
         with self._transaction.cursor() as cursor:
-            more = cursor.set_range(prefix)
-            while more and bytes(found := cursor.key())[: len(prefix)] == prefix:
+            more = cursor.set_range(prefix + first.encode())
+            while more and len(words) != count_max and bytes(found := cursor.key())[: len(prefix)] == prefix:
                 rest = bytes(found[len(prefix) :])
                 word = rest.partition(b"\0")[0]
                 record = _parse(cursor.value())
@@ -113,15 +114,22 @@ class Reading:
 
     def values(self, key: str) -> dict[str, Versioned]:
         """The values right below a key, by their last words."""
-        return {word: record.copy() for word, record in self._right_below(key).items()}
+        return {word: record.copy() for word, record in self._right_below(key, self.children(key).words).items()}
+
+    def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        """The values right below a key from this word on, so many at most."""
+        words = self.children(key, first, count_max + 1).words
+        below = self._right_below(key, words[:count_max])
+        next_first = words[count_max] if len(words) > count_max else None
+        return ValuesPage({word: record.copy() for word, record in below.items()}, next_first)
 
     def announced(self, key: str) -> dict[str, bytes]:
         """The announced ones among the keys right below this one."""
-        below = self._right_below(key)
+        below = self._right_below(key, self.children(key).words)
         return {word: bytes(record.value) for word, record in below.items() if record.seat is not None}
 
-    def _right_below(self, key: str) -> dict[str, _Record]:
-        records = {word: self._find(f"{key}/{word}") for word in self.children(key).words}
+    def _right_below(self, key: str, words: Sequence[str]) -> dict[str, _Record]:
+        records = {word: self._find(f"{key}/{word}") for word in words}
         return {word: record for word, record in records.items() if record is not None}
 
     def _find(self, key: str) -> _Record | None:

@@ -5,10 +5,9 @@ of `replog.records.encoding` writes each of them. Here each is decoded, and refu
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from replog.errors import KeyNotFoundError, MetastoreCorruptError
+from replog.errors import MetastoreCorruptError
 from replog.protocol.model import LogMetadata, LogPage, PendingLedger
 from replog.records.encoding import corrupt, decode
 from replog.records.jobs import JobLedger, JobPart
@@ -19,6 +18,7 @@ from replog.records.paths import (
     job_part_key_path,
     log_pages_key_path,
     log_pending_key_path,
+    log_word,
     parse_log_key,
     parse_log_page_key,
 )
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 from replog.protocol.cursors import CursorRecord
 from replog.protocol.envelope import SEQUENCE_MAX
 from replog.protocol.producers import ProducersRecord
+
+_PAGE_LOGS = 1000
 
 
 def decode_log(key: str, value: bytes) -> LogMetadata:
@@ -118,24 +120,26 @@ def decode_producers(key: str, value: bytes, log_name: str) -> ProducersRecord:
 async def list_log_names(
     metastore: Metastore, prefix: str = "", after: str = "", limit: int | None = None
 ) -> list[str]:
-    """The names of logs that were not deleted, sorted: with this prefix, behind `after`, so many at most. A log whose record is
-    damaged is listed."""
-    if limit is None:
-        found = await metastore.values(LOGS_KEY)
-        keys = {f"{LOGS_KEY}/{word}": head.value for word, head in found.items()}
-        # The head stays after a deletion, because it has the next segment number: those are never reused (L3).
-        names = sorted(parse_log_key(key) for key, head in keys.items() if not _is_deleted(key, head))
-        return [name for name in names if name.startswith(prefix) and name > after]
-    page: list[str] = []
-    keys_of = {parse_log_key(key): key for key in [f"{LOGS_KEY}/{word}" for word in await metastore.children(LOGS_KEY)]}
-    for name in sorted(each for each in keys_of if each.startswith(prefix) and each > after):
-        if len(page) == limit:
-            break
-        key = keys_of[name]
-        with suppress(KeyNotFoundError):  # it has only children, or was deleted meanwhile
-            if not _is_deleted(key, (await metastore.get(key)).value):
-                page.append(name)
-    return page
+    """The names of logs that were not deleted, in the order of their keys: with this prefix, behind `after`, so many at most. A
+    log whose record is damaged is listed."""
+    names: list[str] = []
+    # What begins with a dot is encoded only if there are only dots.
+    start, behind = log_word(prefix) if prefix.strip(".") else "", log_word(after)
+    first: str | None = max(start, behind)
+    while first is not None and len(names) != limit:
+        # One more than are missing: the first may be `after` itself.
+        count_max = _PAGE_LOGS if limit is None else min(_PAGE_LOGS, limit - len(names) + 1)
+        page = await metastore.values_page(LOGS_KEY, first, count_max)
+        for word, head in page.values.items():
+            if not word.startswith(start) or len(names) == limit:
+                return names
+            key = f"{LOGS_KEY}/{word}"
+            name = parse_log_key(key)
+            # The head stays after a deletion, because it has the next segment number: those are never reused (L3).
+            if name.startswith(prefix) and word != behind and not _is_deleted(key, head.value):
+                names.append(name)
+        first = page.next_first
+    return names
 
 
 def _is_deleted(key: str, value: bytes) -> bool:

@@ -129,7 +129,7 @@ def parse_log_key(key: str) -> str:
     prefix, _, word = key.partition("/")
     name = unquote(word)
     # Encoded again and compared, for the same reason: `%41` and `A` are one name, and only one of them is its key.
-    if prefix == LOGS_KEY and _name_problem(name) is None and _encode_name(name) == word:
+    if prefix == LOGS_KEY and _name_problem(name) is None and log_word(name) == word:
         return name
     raise MetastoreCorruptError(f"key {key!r} is among the logs, but is not a log's: move it away")
 
@@ -212,7 +212,7 @@ def cursor_election_key_path(name: str, cursor: str) -> str:
 def _word(name: str, of_what: str) -> str:
     problem = _name_problem(name)
     if problem is None:
-        return _encode_name(name)
+        return log_word(name)
     shown = name[:60] if isinstance(name, str) else name
     raise ConfigError(f"{shown!r} cannot be the name of {of_what}: {problem}")
 
@@ -226,13 +226,14 @@ def _name_problem(name: object) -> str | None:
         return "it has characters that cannot be printed"
     if len(name) > LOG_NAME_CHARACTERS_MAX:
         return f"it has {len(name)} characters, and {LOG_NAME_CHARACTERS_MAX} are allowed"
-    size_bytes = len(_encode_name(name))
+    size_bytes = len(log_word(name))
     if size_bytes > LOG_WORD_BYTES_MAX:
         return f"it has {size_bytes} bytes when percent-encoded, and {LOG_WORD_BYTES_MAX} are allowed"
     return None
 
 
-def _encode_name(name: str) -> str:
-    """One word of ASCII, always the same for a name. A name of dots only is encoded, too: in paths, dots mean directories."""
-    word = quote(name, safe="")
+def log_word(name: str) -> str:
+    """One word of ASCII, always the same for a name; for any other text, too, so that words behind it can be listed. A name of
+    dots only is encoded, too: in paths, dots mean directories."""
+    word = quote(name, safe="", errors="replace")
     return word if word.strip(".") else word.replace(".", "%2E")

@@ -15,7 +15,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from replog.abc import Metastore, Versioned
+from replog.abc import Metastore, ValuesPage, Versioned
 from replog.errors import KeyExistsError, MetastoreError, MetastoreUnavailableError, MetastoreUncertainError
 
 Answer = TypeVar("Answer")
@@ -51,8 +51,9 @@ class FaultyMetastore(Metastore):
     """Passes calls on to `inner`, except those that are to fail.
 
     `fail_next` plans faults of coming calls. `choose(operation, key)` may return a fault for any other call; operations
-    are "create", "get", "put", "delete", "children", "values", "announce", "announced", and "elect". Announcing and
-    electing fail before anything is announced, for any fault. Waits never fail. `delay_s` is how long each call takes.
+    are "create", "get", "put", "delete", "children", "values", "values_page", "announce", "announced", and "elect".
+    Announcing and electing fail before anything is announced, for any fault. Waits never fail. `delay_s` is how long each
+    call takes.
     """
 
     def __init__(
@@ -114,6 +115,11 @@ class FaultyMetastore(Metastore):
         """Reads the keys right below this one, with faults (`Metastore.values`)."""
         await self._read("values", key)
         return await self.inner.values(key)
+
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        """Reads a page of the keys right below this one, with faults (`Metastore.values_page`)."""
+        await self._read("values_page", key)
+        return await self.inner.values_page(key, first, count_max)
 
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:

@@ -47,8 +47,9 @@ _MESSAGES = (
     Appended(1, True, 2, 3),
 )
 _QUESTIONS = (
-    *(Question(kind, "a") for kind in (QuestionKind.GET, QuestionKind.CHILDREN, QuestionKind.VALUES)),
-    Question(QuestionKind.ANNOUNCED, "a"),
+    *(Question(kind, "a") for kind in (QuestionKind.GET, QuestionKind.CHILDREN)),
+    Question(QuestionKind.VALUES, "a", facts={"first": "b", "count_max": 9}),
+    Question(QuestionKind.ANNOUNCED, "a", facts={"first": ""}),
     Question(QuestionKind.CHANGE, command=_COMMANDS[0]),
     Question(QuestionKind.STATUS),
     Question(QuestionKind.ADD, facts={"address": "m4:1"}),
@@ -77,7 +78,7 @@ def golden() -> dict[str, bytes]:
     found["payload COPY"] = copy_payload(1, 1, encode_message(_MESSAGES[5]))
     found["answer FOUND value"] = questions.found(7, questions.value_payload(3, b"v"))
     found["answer FOUND words"] = questions.found(7, questions.words_payload(["a", "b"]))
-    found["answer FOUND values"] = questions.found(7, questions.values_payload({"a": (1, b"v")}))
+    found["answer FOUND page"] = questions.found(7, questions.page_payload([("a", 1, b"v"), ("b", 2, b"w")], 1))
     found["answer FOUND outcome"] = questions.found(7, Outcome(Status.CONFLICT, 9).encode())
     found["answer MISSING"] = questions.missing(7)
     found["answer NOT_LEADER"] = questions.not_leader("m1:1", ("m1:1", "m2:1"))

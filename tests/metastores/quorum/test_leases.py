@@ -74,13 +74,13 @@ def test_announced_key_is_a_key_with_a_lease() -> None:
     assert apply(state, 1, What.ANNOUNCE, LEASE.pack(500) + b"v", 3) is Status.DONE
     assert state.get("a/b") == (1, b"v")
     assert list(state.announcements()) == [("a/b", 1, 500)]
-    assert state.announced("a") == {"b": (1, b"v")}
+    assert list(state.announced("a")) == [("b", 1, b"v")]
     assert apply(state, 2, What.ANNOUNCE, LEASE.pack(500), 3) is Status.EXISTS
     assert apply(state, 3, What.DELETE, b"", 3) is Status.DONE
     assert list(state.announcements()) == []
     assert apply(state, 4, What.CREATE, b"v", 3) is Status.DONE
-    assert state.announced("a") == {}, "a key that was created is not announced, though one of its name was"
-    assert state.values("a") == {"b": (2, b"v")}
+    assert list(state.announced("a")) == [], "a key that was created is not announced, though one of its name was"
+    assert list(state.values("a")) == [("b", 2, b"v")]
 
 
 def test_entry_of_another_term_expires_nothing() -> None:

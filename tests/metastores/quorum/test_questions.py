@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replog.abc import Versioned
+from replog.abc import ValuesPage, Versioned
 from replog.errors import RemoteProtocolError
 from replog.metastores.quorum import questions
 from replog.metastores.quorum.copies import CopyInParts
@@ -50,11 +50,37 @@ def test_answers_are_read_as_they_were_written() -> None:
     assert Answer.decode(questions.not_leader(None, ())).members() == (None, ())
     assert Answer.decode(questions.found(1, questions.words_payload(["a", "b"]))).words() == ["a", "b"]
     assert Answer.decode(questions.found(1, questions.words_payload([]))).words() == []
-    values = questions.values_payload({"a": (1, b"x"), "b": (2, b"")})
-    assert Answer.decode(questions.found(1, values)).values() == {"a": Versioned(b"x", 1), "b": Versioned(b"", 2)}
+    rows = [("a", 1, b"x"), ("b", 2, b"")]
+    values = {"a": Versioned(b"x", 1), "b": Versioned(b"", 2)}
+    assert Answer.decode(questions.found(1, questions.page_payload(rows, 2))).page() == ValuesPage(values, None)
+    assert Answer.decode(questions.found(1, questions.page_payload([], 2))).page() == ValuesPage({}, None)
     outcome = Outcome(Status.CONFLICT, 9)
     assert Answer.decode(questions.found(1, outcome.encode())).outcome() == outcome
     assert Answer.decode(questions.other(AnswerKind.REFUSED, "why")).text == "why"
+
+
+def test_page_ends_by_its_values_or_by_their_bytes() -> None:
+    rows = [(f"{number}", number, b"v" * 600_000) for number in range(4)]
+    for count_max, words, next_first in ((1, ["0"], "1"), (9, ["0"], "1")):
+        page = Answer.decode(questions.found(1, questions.page_payload(rows, count_max))).page()
+        assert (list(page.values), page.next_first) == (words, next_first), "one value is always in a page"
+    small = [(f"{number}", number, b"v") for number in range(4)]
+    page = Answer.decode(questions.found(1, questions.page_payload(small, 3))).page()
+    assert (list(page.values), page.next_first) == (["0", "1", "2"], "3")
+
+
+def test_page_with_an_end_missing_is_refused() -> None:
+    payload = questions.page_payload([("first", 1, b"value"), ("second", 2, b"another")], 1)
+    between = len(payload) - len(questions.page_payload([("first", 1, b"value")], 1)) + 2  # where the value begins
+    for size in {*range(len(payload))} - {between}:
+        with pytest.raises(RemoteProtocolError, match="ends within a value"):
+            Answer(AnswerKind.FOUND, 0, payload[:size]).page()
+
+
+@pytest.mark.parametrize("facts", [{"first": 1}, {"count_max": 0}, {"count_max": "all"}, {"count_max": True}])
+def test_question_for_a_page_of_nonsense_is_refused(facts: dict[str, object]) -> None:
+    with pytest.raises(RemoteProtocolError, match="a page of"):
+        Question(QuestionKind.VALUES, "a", facts=facts).page()
 
 
 @given(st.binary(max_size=60))
@@ -65,7 +91,7 @@ def test_anything_else_is_refused_by_name(data: bytes) -> None:
     for read in readers:
         with contextlib.suppress(RemoteProtocolError):
             read(data)
-    for look in (answer.facts, answer.members, answer.versioned, answer.words, answer.values, answer.outcome):
+    for look in (answer.facts, answer.members, answer.versioned, answer.words, answer.page, answer.outcome):
         with contextlib.suppress(RemoteProtocolError):
             look()
 

@@ -149,9 +149,12 @@ def test_listing_reads_each_row_once_and_nothing_deeper() -> None:
     assert registers.children("d") == [f"{number:04}" for number in range(500)]
     assert rows.read < 510
     rows.read = 0
-    assert registers.values("d") == {f"{number:04}": (number + 1, b"v") for number in range(500)}
+    assert list(registers.values("d")) == [(f"{number:04}", number + 1, b"v") for number in range(500)]
     assert rows.read < 510
-    assert (registers.children("e"), registers.values("e")) == (["only"], {})
+    assert (registers.children("e"), list(registers.values("e"))) == (["only"], [])
+    rows.read = 0
+    assert next(registers.values("d", "0400")) == ("0400", 401, b"v")
+    assert rows.read < 10, "what is before a page is not read"
 
 
 def test_forgetting_many_looks_at_each_once() -> None:

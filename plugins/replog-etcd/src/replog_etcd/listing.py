@@ -27,11 +27,20 @@ class Listing:
     revision: int
 
 
-async def list_below(gateway: Gateway, layout: Layout, key: str, *, with_values: bool = False) -> Listing:
-    """The keys right below the key. Some of the changes that happen meanwhile may be seen. Raises `MetastoreError`."""
+async def list_below(
+    gateway: Gateway,
+    layout: Layout,
+    key: str,
+    *,
+    with_values: bool = False,
+    first: str = "",
+    values_max: int | None = None,
+) -> Listing:
+    """The keys right below the key, from the word `first` on; not many after so many of them were found to be keys. Some of the
+    changes that happen meanwhile may be seen. Raises `MetastoreError`."""
     words: dict[str, Record | None] = {}
     revision = 0
-    start, limit = "/", _PAGE_KEYS_MIN
+    start, limit = f"/{first}", _PAGE_KEYS_MIN
     end = layout.encode(key, "0")  # which follows "/"
     while True:
         message = {"key": layout.encode(key, start), "range_end": end, "limit": limit, "keys_only": not with_values}
@@ -49,7 +58,8 @@ async def list_below(gateway: Gateway, layout: Layout, key: str, *, with_values:
             suffix = record.key[len(key) + 1 :]
             word, _, below = suffix.partition("/")
             words[word] = words.get(word) if below else record
-        if not answer.get("more") or not found:
+        is_enough = values_max is not None and sum(each is not None for each in words.values()) >= values_max
+        if is_enough or not answer.get("more") or not found:
             return Listing(dict(sorted(words.items())), revision)
         word, _, below = suffix.partition("/")
         # Behind all keys below the last word, which begin with the word and a slash: "0" follows "/".

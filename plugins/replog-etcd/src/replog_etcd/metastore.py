@@ -8,12 +8,12 @@ from typing import Any
 
 import trio
 
-from replog.abc import Metastore, Versioned, check_key, check_value
+from replog.abc import Metastore, ValuesPage, Versioned, check_key, check_value
 from replog.errors import KeyExistsError, KeyNotFoundError, VersionConflictError
 from replog_etcd.elections import Elections
 from replog_etcd.gateway import Gateway
 from replog_etcd.leases import Leases
-from replog_etcd.listing import list_below
+from replog_etcd.listing import Listing, list_below
 from replog_etcd.options import EtcdOptions, Target
 from replog_etcd.records import Layout, Message, revision_of
 from replog_etcd.watches import Watches
@@ -80,10 +80,19 @@ class EtcdMetastore(Metastore):
     async def values(self, key: str) -> dict[str, Versioned]:
         """The values right below this key, by their last words: one request for few keys, several for many."""
         check_key(key)
-        listing = await list_below(self._gateway, self._layout, key, with_values=True)
-        return {
-            word: Versioned(found.value, found.version) for word, found in listing.words.items() if found is not None
-        }
+        return _values_of(await list_below(self._gateway, self._layout, key, with_values=True))
+
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        """The values right below this key from this last word on."""
+        check_key(key)
+        listing = await list_below(
+            self._gateway, self._layout, key, with_values=True, first=first, values_max=count_max + 1
+        )
+        found = _values_of(listing)
+        words = list(found)
+        return ValuesPage(
+            {word: found[word] for word in words[:count_max]}, words[count_max] if len(words) > count_max else None
+        )
 
     async def wait_changed(self, key: str, version: int | None) -> None:
         """Returns soon after the key has another version (None: after it exists)."""
@@ -141,3 +150,7 @@ class EtcdMetastore(Metastore):
         if found is None or expected is None:
             raise KeyNotFoundError(key, _ABSENT)
         raise VersionConflictError(key, expected, found.version)
+
+
+def _values_of(listing: Listing) -> dict[str, Versioned]:
+    return {word: Versioned(found.value, found.version) for word, found in listing.words.items() if found is not None}

@@ -88,7 +88,9 @@ class ObjectsMetastore(Metastore):
         """The values right below this key, by their last words: a listing, and a read for each."""
         check_key(key)
         await self._opening.ensure()
-        words = await self._listings.keys_with_values(key)
+        return await self._values_of(key, await self._listings.keys_with_values(key))
+
+    async def _values_of(self, key: str, words: Sequence[str]) -> dict[str, Versioned]:
         found = await for_all(self._changes.get, [f"{key}/{word}" for word in words])
         return {
             word: Versioned(each.stored.value, each.stored.version)

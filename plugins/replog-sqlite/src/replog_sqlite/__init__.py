@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections.abc import Sequence
 from math import inf
 
 import attrs
 from attrs.validators import gt, lt
 
-from replog.abc import Metastore, Versioned, check_key, check_value
+from replog.abc import Metastore, ValuesPage, Versioned, check_key, check_value
 from replog.errors import ConfigError, KeyExistsError, KeyNotFoundError, VersionConflictError
 from replog.hookspecs import Backend, hookimpl
 from replog_sqlite.database import CHANGE, READ, Database
@@ -68,8 +69,12 @@ class SQLiteMetastore(Metastore):
 
     async def values(self, key: str) -> dict[str, Versioned]:
         """The keys right below this one, by their last words, as they were at one moment."""
+        return (await self.values_page(key, "", sys.maxsize)).values
+
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        """The keys right below this one from this last word on, as they were at one moment."""
         check_key(key)
-        return await self._database.run(READ, _values, key)
+        return await self._database.run(READ, _values_page, key, first, count_max)
 
     async def aclose(self) -> None:
         """Closes the file once no call is at it. Idempotent; later calls raise `trio.ClosedResourceError`."""
@@ -121,10 +126,20 @@ def _children(file: sqlite3.Connection, key: str) -> list[str]:
     return sorted(words)
 
 
-def _values(file: sqlite3.Connection, key: str) -> dict[str, Versioned]:
-    rows = file.execute(f"SELECT key, value, version {_BELOW}", (f"{key}/", f"{key}0"))
-    split = ((found[len(key) + 1 :], Versioned(value, version)) for found, value, version in rows)
-    return {word: each for word, each in split if "/" not in word}
+def _values_page(file: sqlite3.Connection, key: str, first: str, count_max: int) -> ValuesPage:
+    """From key to key, and past those below a word."""
+    values: dict[str, Versioned] = {}
+    start, end = f"{key}/{first}", f"{key}0"
+    while row := file.execute(f"SELECT key, value, version {_BELOW} ORDER BY key LIMIT 1", (start, end)).fetchone():
+        found, value, version = row
+        word, *deeper = found[len(key) + 1 :].split("/", 1)
+        if deeper:
+            start = f"{key}/{word}0"
+        elif len(values) == count_max:
+            return ValuesPage(values, word)
+        else:
+            values[word], start = Versioned(value, version), f"{found} "
+    return ValuesPage(values, None)
 
 
 @hookimpl

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Annotated
 
@@ -22,6 +23,9 @@ from replog.metrics.requirements import check_installed, parse_listen
 from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The log.")]
+_Pages = Callable[[Client], AsyncGenerator[list[str], None]]
+
+_PAGE_LOGS = 10_000  # a metastore without pages lists all for each
 
 _LOG_COLUMNS = (
     ("log", -30),
@@ -68,21 +72,36 @@ def list_logs(
     """List the logs by their names, one per line.
 
     With --long a log costs a few reads, however long it is; other values are shown as unknown. No writer is disturbed."""
-    run(_list, connection, partial(Client.logs, prefix=prefix, after=after, limit=limit), long, for_programs)
+    run(
+        _list_long if long else _list,
+        connection,
+        partial(_names, prefix=prefix, after=after, limit=limit),
+        for_programs,
+    )
 
 
-async def _list(
-    connection: Connection, list_names: Callable[[Client], Awaitable[list[str]]], long: bool, for_programs: bool
-) -> None:
-    async with client_from(connection) as client:
-        names = await list_names(client)
-        if not long:
+async def _names(client: Client, prefix: str, after: str, limit: int | None) -> AsyncGenerator[list[str], None]:
+    """The names in pages, so that the first are printed before all are read."""
+    left = sys.maxsize if limit is None else limit
+    while left and (names := await client.logs(prefix=prefix, after=after, limit=min(left, _PAGE_LOGS))):
+        yield names
+        left -= len(names)
+        after = names[-1]
+
+
+async def _list(connection: Connection, pages: _Pages, for_programs: bool) -> None:
+    async with client_from(connection) as client, aclosing(pages(client)) as found:
+        async for names in found:
             for name in names:
                 if for_programs:
                     print_json_line("log", {"log": name})
                 else:
                     emit(f"{name}\n")
-            return
+
+
+async def _list_long(connection: Connection, pages: _Pages, for_programs: bool) -> None:
+    async with client_from(connection) as client, aclosing(pages(client)) as found:
+        names = [name async for page in found for name in page]
         listing = Listing(*_LOG_COLUMNS)
         password = connection.password()
         bookies = frozenset(each.bookie_id for each in await client.admin.bookies())

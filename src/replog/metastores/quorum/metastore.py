@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from replog.abc import Authenticator, MetastoreOverTransports, Transport, Versioned, check_key, check_value
+from replog.abc import Authenticator, MetastoreOverTransports, Transport, ValuesPage, Versioned, check_key, check_value
 from replog.errors import (
     ConfigError,
     KeyExistsError,
@@ -79,8 +79,12 @@ class QuorumMetastore(MetastoreOverTransports):
         return (await self._read(QuestionKind.CHILDREN, key)).words()
 
     async def values(self, key: str) -> dict[str, Versioned]:
-        """The values right below the key, of one moment."""
-        return (await self._read(QuestionKind.VALUES, key)).values()
+        """The values right below the key, in pages, each of one moment."""
+        return await self._all_pages(QuestionKind.VALUES, key)
+
+    async def values_page(self, key: str, first: str, count_max: int) -> ValuesPage:
+        """The values right below the key from this last word on, of one moment."""
+        return (await self._read(QuestionKind.VALUES, key, {"first": first, "count_max": count_max})).page()
 
     # -- waits, which the leader holds ------------------------------------------------------------------------------
 
@@ -118,8 +122,7 @@ class QuorumMetastore(MetastoreOverTransports):
 
     async def announced(self, key: str) -> dict[str, bytes]:
         """The values that are announced right below the key."""
-        found = (await self._read(QuestionKind.ANNOUNCED, key)).values()
-        return {word: each.value for word, each in found.items()}
+        return {word: each.value for word, each in (await self._all_pages(QuestionKind.ANNOUNCED, key)).items()}
 
     async def put_announcement(self, key: str, value: bytes) -> int:
         """Announces the key for a lease, and returns its version. Raises `KeyExistsError`, `MetastoreUncertainError`: then it is
@@ -204,6 +207,15 @@ class QuorumMetastore(MetastoreOverTransports):
             f"metastore quorum: {key!r} could not be read within {self._timeout_s:g} s: no majority of the members "
             f"answers. {self._asking.problems()}"
         )
+
+    async def _all_pages(self, kind: QuestionKind, key: str) -> dict[str, Versioned]:
+        found: dict[str, Versioned] = {}
+        first: str | None = ""
+        while first is not None:
+            page = (await self._read(kind, key, {"first": first})).page()
+            found |= page.values
+            first = page.next_first
+        return found
 
     def _checked(self, key: str, answer: Answer) -> Answer:
         if answer.kind is AnswerKind.REFUSED:

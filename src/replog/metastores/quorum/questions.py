@@ -11,13 +11,13 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import attrs
 
-from replog.abc import Versioned
+from replog.abc import ValuesPage, Versioned
 from replog.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from replog.protocol.consensus.commands import Command, Outcome, decode_commands, encode_commands
 from replog.runtime.keys import KEY_BYTES_MAX, check_key
@@ -30,6 +30,8 @@ _KIND = struct.Struct(">B")
 _FOUND = struct.Struct(">BQ")
 _VERSION = struct.Struct(">Q")
 _NAMED = struct.Struct(">HQI")  # sizes of the word and the value, and the version between
+_NEXT = struct.Struct(">H")  # size of the word with which the next page begins; 0: there is none
+PAGE_VALUES_MAX, _PAGE_BYTES_MAX = 1000, 1 << 20  # a larger page would keep the leader from its members for too long
 
 
 def check_prefix(prefix: str) -> None:
@@ -61,7 +63,9 @@ class QuestionKind(enum.IntEnum):
 
 
 OF_ADMINISTRATORS = frozenset((QuestionKind.ADD, QuestionKind.REMOVE, QuestionKind.REPLACE))
-_WITH_FACTS = OF_ADMINISTRATORS | {QuestionKind.BEAT, QuestionKind.WAIT}  # and with a key, where it is about one
+OF_PAGES = frozenset((QuestionKind.VALUES, QuestionKind.ANNOUNCED))
+# And with a key, where it is about one.
+_WITH_FACTS = OF_ADMINISTRATORS | OF_PAGES | {QuestionKind.BEAT, QuestionKind.WAIT}
 
 
 class AnswerKind(enum.IntEnum):
@@ -93,6 +97,13 @@ class Question:
         about = {"key": self.key} if self.key else {}
         rest = json.dumps({**about, **self.facts}) if self.kind in _WITH_FACTS else self.key
         return _KIND.pack(self.kind) + rest.encode()
+
+    def page(self) -> tuple[str, int]:
+        """The first word of a page, and how many values it may have. Raises `RemoteProtocolError`."""
+        first, count_max = self.facts.get("first", ""), self.facts.get("count_max", PAGE_VALUES_MAX)
+        if not isinstance(first, str) or type(count_max) is not int or count_max < 1:
+            raise RemoteProtocolError(f"a page of {count_max!r} values from {first!r} on")
+        return first, min(count_max, PAGE_VALUES_MAX)
 
     @staticmethod
     def decode(data: bytes) -> Question:
@@ -164,10 +175,13 @@ class Answer:
         except UnicodeDecodeError as error:
             raise RemoteProtocolError(f"an answer of a metastore has no words: {error}") from error
 
-    def values(self) -> dict[str, Versioned]:
+    def page(self) -> ValuesPage:
         """Values by their last words."""
-        found, at = {}, 0
+        found = {}
         try:
+            (next_bytes,) = _NEXT.unpack_from(self.payload)
+            at = _NEXT.size + next_bytes
+            next_first = self.payload[_NEXT.size : at].decode() or None
             while at < len(self.payload):
                 word_bytes, version, value_bytes = _NAMED.unpack_from(self.payload, at)
                 at += _NAMED.size
@@ -175,9 +189,11 @@ class Answer:
                 at += word_bytes
                 found[word] = Versioned(self.payload[at : at + value_bytes], version)
                 at += value_bytes
+            if at > len(self.payload):
+                raise ValueError(f"{at - len(self.payload)} bytes are missing")
         except (struct.error, ValueError) as error:
             raise RemoteProtocolError(f"an answer of a metastore ends within a value: {error}") from error
-        return found
+        return ValuesPage(found, next_first)
 
     def outcome(self) -> Outcome:
         """The outcome of a command."""
@@ -239,10 +255,14 @@ def digest_of(words: Sequence[str]) -> str:
     return blake2b(words_payload(words), digest_size=16).hexdigest()
 
 
-def values_payload(values: Mapping[str, tuple[int, bytes]]) -> bytes:
-    """Values by their last words."""
-    pieces: list[bytes] = []
-    for word, (version, value) in values.items():
+def page_payload(values: Iterable[tuple[str, int, bytes]], count_max: int) -> bytes:
+    """The first of these values with their last words and versions: one, and as many more as a page takes."""
+    pieces, next_first, size_bytes = list[bytes](), b"", 0
+    for count, (word, version, value) in enumerate(values):
         name = word.encode()
+        size_bytes += _NAMED.size + len(name) + len(value)
+        if count == count_max or (count and size_bytes > _PAGE_BYTES_MAX):
+            next_first = name
+            break
         pieces += (_NAMED.pack(len(name), version, len(value)), name, value)
-    return b"".join(pieces)
+    return b"".join((_NEXT.pack(len(next_first)), next_first, *pieces))

@@ -37,7 +37,6 @@ from replog.runtime.loggers import logger
 _log = logger("replog.metastores.quorum")
 
 _QUESTIONS_MAX = 10_000  # under way: more are refused as busy
-_VALUES_BYTES_MAX = 32 << 20  # in one answer
 
 
 class MemberService:
@@ -196,11 +195,8 @@ async def _answer(node: Node, question: Question) -> bytes:
             return questions.found(0, b"") if is_changed else questions.other(AnswerKind.UNCHANGED)
         case _:
             of = Registers.announced if question.kind is QuestionKind.ANNOUNCED else Registers.values
-            values, index = await node.read(lambda state: of(state, key))
-            payload = questions.values_payload(values)
-            if len(payload) > _VALUES_BYTES_MAX:
-                problem = f"the values below {key!r} have {len(payload)} bytes together, too many for one answer"
-                return questions.other(AnswerKind.REFUSED, problem)
+            first, count_max = question.page()
+            payload, index = await node.read(lambda state: questions.page_payload(of(state, key, first), count_max))
             return questions.found(index, payload)
 
 

@@ -154,15 +154,12 @@ class ZooKeeperMetastore(Metastore):
         check_key(key)
         return await self.run(f"key {key!r}", lambda call: self._words(call, self._paths.listings(key)))
 
-    async def values(self, key: str) -> dict[str, Versioned]:
-        """The values right below this key, by their last words; read concurrently."""
-        check_key(key)
+    async def _values_of(self, key: str, words: Sequence[str]) -> dict[str, Versioned]:
+        """The values below the key that have these last words; read concurrently."""
+        nodes = [self._paths.node(f"{key}/{word}") for word in words]
 
         async def work(call: Call) -> dict[str, Versioned]:
-            words = await self._words(call, self._paths.listings(key))
-            nodes = [self._paths.node(f"{key}/{word}") for word in words]
-            found = await read_all(call, self._paths.node(key), nodes)
-            both = zip(words, found, strict=True)
+            both = zip(words, await read_all(call, self._paths.node(key), nodes), strict=True)
             return {word: Versioned(decode_value(each[0]), each[1].version) for word, each in both if each is not None}
 
         return await self.run(f"key {key!r}", work)

@@ -101,17 +101,16 @@ class Registers:
         """The words right below a key, ascending."""
         return sorted(word.decode() for word, _ in self._children(key))
 
-    def values(self, key: str) -> dict[str, tuple[int, bytes]]:
-        """Version and value of each key right below this one, by their last words."""
-        return {
-            word.decode(): (_NUMBER.unpack_from(found)[0], found[_NUMBER.size :])
-            for word, found in self._children(key)
-            if found is not None
-        }
+    def values(self, key: str, first: str = "") -> Iterator[tuple[str, int, bytes]]:
+        """Last word, version and value of each key right below this one, from the word `first` on, ascending. It ends when
+        something is changed meanwhile."""
+        for word, found in self._children(key, first):
+            if found is not None:
+                yield word.decode(), _NUMBER.unpack_from(found)[0], found[_NUMBER.size :]
 
-    def announced(self, key: str) -> dict[str, tuple[int, bytes]]:
+    def announced(self, key: str, first: str = "") -> Iterator[tuple[str, int, bytes]]:
         """Those of `values` that are announced."""
-        return {word: found for word, found in self.values(key).items() if self.lease_ms(f"{key}/{word}") is not None}
+        return (each for each in self.values(key, first) if self.lease_ms(f"{key}/{each[0]}") is not None)
 
     def lease_ms(self, key: str) -> int | None:
         """The lease of an announced key; None for another one."""
@@ -126,10 +125,10 @@ class Registers:
             assert present is not None, "a lease is that of a key"
             yield key, present[0], int(LEASE.unpack(found)[0])
 
-    def _children(self, key: str) -> Iterator[tuple[bytes, bytes | None]]:
+    def _children(self, key: str, first: str = "") -> Iterator[tuple[bytes, bytes | None]]:
         """The words right below a key, each once, and what is stored there; None if there is something below the word only."""
         prefix = key_row(key) + b"\0"
-        start, last = prefix, None
+        start, last = prefix + first.encode(), None
         while start:
             rows, start = self._rows.rows_from(start), b""
             for row, found in rows:

@@ -96,6 +96,37 @@ async def check_values(bench: Bench) -> None:
     await bench.one.delete(root)
 
 
+async def check_pages(bench: Bench) -> None:
+    """`values_page` returns what `values` does, in parts."""
+    root, contract = bench.root, "pages have the values right below a key, each once, in the order of their words"
+    for word in _WORDS:
+        await bench.one.create(f"{root}/{word}", word.encode())
+    for key in ("a/x", "a0/y", "between/z"):
+        await bench.one.create(f"{root}/{key}", b"deep")
+    expected = await bench.other.values(root)
+    for count_max in (1, 2, 5, len(_WORDS), 1000):
+        found: list[str] = []
+        first: str | None = ""
+        while first is not None:
+            page = await bench.one.values_page(root, first, count_max)
+            promise(len(page.values) <= count_max, f"a page has {count_max} values at most; got {len(page.values)}")
+            promise(all(expected[word] == each for word, each in page.values.items()), contract)
+            promise(page.next_first is None or page.next_first > first, "the next page begins behind this one")
+            found += page.values
+            first = page.next_first
+        promise(found == sorted(_WORDS), f"{contract}; got {found} by {count_max}")
+    page = await bench.other.values_page(root, "a-c", 2)
+    promise(
+        list(page.values) == ["a.b", "a0"],
+        f"a page begins with its first word, or behind it; got {sorted(page.values)}",
+    )
+    promise(
+        (await bench.one.values_page(f"{root}/b", "", 9)).values == {}, "a key with nothing below it has an empty page"
+    )
+    for key in (*_WORDS, "a/x", "a0/y", "between/z"):
+        await bench.one.delete(f"{root}/{key}")
+
+
 async def check_many_children(bench: Bench) -> None:
     """Children and values of more keys than a store may return at once."""
     root = bench.root
@@ -120,4 +151,4 @@ async def check_many_children(bench: Bench) -> None:
         await until_listed(bench.other, f"{root}/many", [], numbers)
 
 
-CHECKS = (check_children, check_values, check_many_children)
+CHECKS = (check_children, check_values, check_pages, check_many_children)
