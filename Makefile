@@ -28,8 +28,8 @@ PYTHON ?=
 PYTHONS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-CODE = $(wildcard hatch_build.py src tests examples benchmarks plugins)
-TYPED = $(wildcard hatch_build.py src tests examples benchmarks plugins/*/src)
+CODE = $(wildcard hatch_build.py hatch_stubs.py src tests examples benchmarks plugins)
+TYPED = $(wildcard hatch_build.py hatch_stubs.py src tests examples benchmarks plugins/*/src)
 # Compiled code is kept even where the environment says otherwise: tests start hundreds of processes, each of which would
 # compile all of replog again.
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
@@ -58,7 +58,8 @@ test-peers: $(VENV)/installed-dev servers ## run the tests of what make bench-pe
 test-versions: $(VENV)/installed-dev ## run the fast lane on every other Python that is here (PYTHONS='...'; ARGS=--sample: one case of every third test on the newest)
 	PYTHONS="$(PYTHONS)" WORKERS="$(FAST_WORKERS)" $(BIN)/python -m tests.versions $(ARGS)
 
-check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
+check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing in git
+	$(BIN)/python hatch_stubs.py
 	# It builds all pages, which takes as long as a quarter of the rest: beside it.
 	$(BIN)/python -m pytest -q --long tests/test_reference.py >$(VENV)/reference.txt 2>&1 </dev/null & reference=$$!
 	trap 'kill $$reference 2>/dev/null || :' EXIT
@@ -117,7 +118,7 @@ changelog: $(VENV)/installed-dev ## show the changelog entry of the next release
 	$(BIN)/towncrier build --draft
 
 clean: ## remove what the other verbs made
-	rm -rf $(VENV) $(VENV)-3.* build dist docs/_build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-3.* build dist docs/_build src/replog/*/__init__.pyi .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks plugins -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || :
 
 # --- servers that tests run against ----------------------------------------------------------------------------------------

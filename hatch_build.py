@@ -1,4 +1,5 @@
-"""What hatchling runs when it builds replog: README.md becomes the description that a package index shows.
+"""What hatchling runs when it builds replog: README.md becomes the description that a package index shows, and a wheel gets the
+types of `replog.aio` and `replog.blocking`, which hatch_stubs.py writes.
 
 An index shows the description without the files beside it, so that a link to `docs/errors.md` leads nowhere there. With
 `[project.urls] Source` in pyproject.toml, such links become absolute. Without it they become plain text, and pictures go.
@@ -7,9 +8,13 @@ An index shows the description without the files beside it, so that a link to `d
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.config import BuilderConfig
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 # Fenced and inline code is text to copy: nothing in it is a link.
@@ -51,3 +56,11 @@ class ReadmeHook(MetadataHookInterface):
         readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         text = description_of(readme, metadata.get("urls", {}).get("Source"))
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+class StubsHook(BuildHookInterface[BuilderConfig]):
+    """Writes the stubs among the sources, which a wheel copies, and to which an editable wheel leads."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        # In a process of its own: this one may have imported another replog, or an older state of this one.
+        subprocess.run([sys.executable, "hatch_stubs.py"], cwd=self.root, check=True, timeout=120)

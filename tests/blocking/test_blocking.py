@@ -24,7 +24,6 @@ import replog
 import replog.blocking
 from replog.blocking.portal import _Answer
 from replog.config.client import ClientTuning
-from tests.blocking.stub import THREADS
 from tests.forks import Forked, run
 from tests.kit import deafen_leaders
 
@@ -220,10 +219,6 @@ def test_bookies_are_looked_at_and_looked_after(client: replog.blocking.Client) 
     assert bookie.statistics().numbers["ledgers_collected"] == 1
     bookie.compact(is_major=True)
     assert bookie.scrub() == []
-
-
-def test_the_types_are_those_of_the_verbs() -> None:
-    assert THREADS.path.read_text(encoding="utf-8") == THREADS.text(), "run: python -m tests.blocking.stub"
 
 
 # -- without a block ------------------------------------------------------------------------------------------------

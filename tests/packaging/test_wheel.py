@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from markdown_it import MarkdownIt
 from packaging.metadata import Metadata
 
 from hatch_build import description_of
-from tests.packaging.conftest import Built
+from replog import aio, blocking
+from tests.packaging.conftest import Built, Installed
 from tests.packaging.sites import PROJECT, ROOT
+from tests.test_exports import public
 
 SOURCES = ROOT / "src"
 
@@ -29,15 +36,70 @@ def test_wheel_has_the_sources_and_nothing_else(built: Built) -> None:
         beside = {Path(each).name for each in archive.namelist() if ".dist-info/" in each}
     sources = {each.relative_to(SOURCES).as_posix() for each in SOURCES.rglob("*") if each.is_file()}
     assert packaged == {each for each in sources if "__pycache__" not in each and ".egg-info" not in each}
-    assert packaged >= {"replog/py.typed", "replog/blocking/__init__.pyi"}
+    assert packaged >= {"replog/py.typed", "replog/aio/__init__.pyi", "replog/blocking/__init__.pyi"}
     assert beside == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "LICENSE"}
+
+
+@pytest.mark.parametrize("face", [aio, blocking], ids=lambda face: face.__name__)
+def test_wheel_names_the_types_of_each_verb(face: ModuleType, built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        stub = ast.parse(archive.read(f"{face.__name__.replace('.', '/')}/__init__.pyi"))
+    verbs = {each.name: each for each in stub.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    classes = {each.name: each for each in stub.body if isinstance(each, ast.ClassDef)}
+    assert verbs.keys() | classes.keys() >= set(face.__all__)
+    for name in classes.keys() & set(face.__all__):
+        typed = {each.name for each in classes[name].body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert public(getattr(face, name)) - typed - {"aclose"} == set(), name  # a face leaves its context by `close`
+
+
+# Lines that mypy is to find fault with say so: it also reports those that it finds none with.
+PROGRAM = """
+import replog.aio
+import replog.blocking
+from replog import Position, Record
+
+def by_threads() -> list[Record]:
+    with replog.blocking.embed("wal") as client, client.write_log("orders") as log:
+        position: Position = log.append(b"one", key=b"k")
+        log.append("text")  # type: ignore[arg-type]
+        log.append(b"two", tag=1)  # type: ignore[call-arg]
+        client.admin.bookies()[0].statistics().numbers["added_entries"] + 1
+        with client.read_log("orders", after=position) as reader:
+            return list(reader)
+
+async def by_asyncio() -> int:
+    async with replog.aio.embed("wal") as client, client.write_log("orders") as log:
+        log.append(b"not awaited") + 1  # type: ignore[operator]
+        position: Position = await log.append(b"one")
+        async with client.read_log("orders", after=position) as reader:
+            return [record.data async for record in reader]  # type: ignore[return-value]
+"""
+
+
+def test_programs_are_type_checked_against_the_wheel(installed: Installed, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    python = str(installed.directory / "bin" / "python")
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
+    variables = {name: value for name, value in os.environ.items() if name not in ("MYPYPATH", "PYTHONPATH")}
+    done = subprocess.run(
+        [*mypy, "--python-executable", python, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=variables,
+        cwd=tmp_path,
+    )
+    assert (done.stdout.splitlines()[-1:], done.stderr) == (["Success: no issues found in 1 source file"], ""), (
+        done.stdout
+    )
 
 
 def test_sdist_builds_the_same_wheel(built: Built) -> None:
     assert built.wheel_of_sdist.read_bytes() == built.wheel.read_bytes()
     with tarfile.open(built.sdist) as archive:
         places = {name.split("/")[1] for name in archive.getnames()}
-    expected = {"src", "CHANGELOG.md", "LICENSE", "README.md", "hatch_build.py", "pyproject.toml"}
+    expected = {"src", "CHANGELOG.md", "LICENSE", "README.md", "hatch_build.py", "hatch_stubs.py", "pyproject.toml"}
     assert places == expected | {"PKG-INFO", ".gitignore"}
 
 
