@@ -10,10 +10,11 @@ import trio
 import replog
 from replog.abc import Metastore, Versioned
 from replog.api.metadata_copy import KEPT_KEYS, check_nobody_lives, read_metadata, write_metadata
-from replog.errors import ConfigError
+from replog.errors import ConfigError, KeyNotFoundError, MetastoreError
 from replog.metastores.memory import MemoryMetastore
 from replog.metastores.quorum.beginning import begin_with
 from replog.registry import Registry
+from replog.testing import Fault, FaultyMetastore
 from tests.machine.counters import Counters
 from tests.test_peers import PEERS, Programs
 
@@ -89,6 +90,18 @@ async def test_all_keys_are_moved_and_the_one_that_counts_comes_last() -> None:
     target = MemoryMetastore()
     await write_metadata(target, keys)
     assert await read_metadata(target) == KEYS
+
+
+@pytest.mark.parametrize("key", sorted(set(KEYS) - {"ledgers"}))
+async def test_copy_with_a_key_missing_is_no_cluster(key: str) -> None:
+    """Keys are written side by side; the one that counts waits for all of them."""
+    target = FaultyMetastore(MemoryMetastore())
+    target.fail_next("create", Fault.UNAVAILABLE, under=key)
+    keys = await read_metadata(await filled())
+    with pytest.raises(MetastoreError, match="on purpose"):
+        await write_metadata(target, keys)
+    with pytest.raises(KeyNotFoundError):
+        await target.get("ledgers")
 
 
 async def test_source_that_changes_while_it_is_read_is_refused() -> None:

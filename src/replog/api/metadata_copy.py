@@ -22,6 +22,7 @@ from replog.records.paths import (
     NEXT_LEDGER_ID_KEY,
     PAUSED_KEY,
 )
+from replog.runtime.nursery import for_each
 
 # What is copied; `ledgers` comes last, since without it nobody takes a metastore for a cluster's (B6a).
 KEPT_KEYS = (
@@ -36,6 +37,7 @@ KEPT_KEYS = (
 )
 
 _TRIES = 5
+_AT_ONCE = 64
 
 
 async def read_metadata(source: Metastore) -> dict[str, bytes]:
@@ -69,13 +71,19 @@ async def check_nobody_lives(source: Metastore) -> None:
 
 
 async def write_metadata(target: Metastore, keys: Mapping[str, bytes]) -> None:
-    """Creates these keys in a metastore that has none of them. Raises `ConfigError` if it has any, `MetastoreError`: then it
-    may have some of them, and nobody takes it for a cluster's. Delete what is there before the next try."""
+    """Creates these keys in a metastore that has none of them, the last one when all others are there. Raises `ConfigError` if
+    it has any, `MetastoreError`: then it may have some of them, and nobody takes it for a cluster's. Delete what is there
+    before the next try."""
     present = await _all_below(target)
     if present:
         raise ConfigError(f"nothing was copied: {len(present)} keys are there already, such as {min(present)!r}")
-    for key, value in keys.items():
-        await target.create(key, value)
+    *others, last = keys.items()
+
+    async def create(item: tuple[str, bytes]) -> None:
+        await target.create(*item)
+
+    await for_each(create, others, _AT_ONCE)
+    await create(last)
 
 
 async def _all_below(metastore: Metastore) -> dict[str, Versioned]:
@@ -85,10 +93,14 @@ async def _all_below(metastore: Metastore) -> dict[str, Versioned]:
         with suppress(KeyNotFoundError):  # it may have keys below it all the same
             found[key] = await metastore.get(key)
     while keys:
-        key = keys.pop()
-        found |= {f"{key}/{word}": each for word, each in (await metastore.values(key)).items()}
-        below = [f"{key}/{word}" for word in await metastore.children(key)]
-        keys += [each for each in below if not _is_of_ledger(each)]
+        below: list[str] = []
+
+        async def look(key: str, below: list[str] = below) -> None:
+            found.update((f"{key}/{word}", each) for word, each in (await metastore.values(key)).items())
+            below += (f"{key}/{word}" for word in await metastore.children(key))
+
+        await for_each(look, keys, _AT_ONCE)
+        keys = [each for each in below if not _is_of_ledger(each)]
     return found
 
 
