@@ -29,7 +29,7 @@ from replog.protocol.cursors import CursorRecord
 from replog.protocol.envelope import SEQUENCE_MAX
 from replog.protocol.producers import ProducersRecord
 
-_PAGE_LOGS = 1000
+_PAGE_LOGS = 10_000  # a metastore without pages of its own lists all for each
 
 
 def decode_log(key: str, value: bytes) -> LogMetadata:
