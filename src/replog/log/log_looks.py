@@ -1,7 +1,8 @@
 """Looks at many logs: each on its own, with a deadline, so that one that hangs does not delay the others; for pictures
 and metrics.
 
-A log costs a few reads of the metastore and of its bookies, and no writer anything. So only the first of very many are looked at.
+A log costs a few reads of the metastore and of its bookies, and no writer anything. So only the first of very many are looked at,
+and the others are not even listed.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class BookieSource(Protocol):
 class LogSource(Protocol):
     """The source of log names and summaries: a `Client`."""
 
-    async def logs(self) -> list[str]:
-        """The names of the logs (`Client.logs`)."""
+    async def logs(self, *, prefix: str = "", limit: int | None = None) -> list[str]:
+        """The names of logs (`Client.logs`)."""
 
     async def log_summary(self, name: str, *, bounded: bool = False, password: bytes = b"") -> LogSummary:
         """The summary of a log (`Client.log_summary`)."""
@@ -44,24 +45,28 @@ class LogSource(Protocol):
 
 @attrs.frozen
 class LogListing:
-    """The logs to look at, how many there are besides, and which bookies are announced; None: unknown."""
+    """The logs to look at, whether there are more, and which bookies are announced; None: unknown."""
 
     names: tuple[str, ...]
-    left_out: int
+    are_more: bool
     bookies: frozenset[str] | None
 
 
 async def list_logs(source: LogSource, timeout_s: float, wanted: Collection[str] = ()) -> LogListing:
     """The logs to look at: those that are wanted, or the first of all. Takes at most two timeouts. Raises `MetastoreError`."""
+    names: list[str] = []
     with trio.move_on_after(timeout_s) as scope:
-        names = await source.logs()
+        for name in sorted(wanted):
+            names += {name}.intersection(await source.logs(prefix=name, limit=1))
+        if not wanted:
+            names = await source.logs(limit=LOGS_MAX + 1)
     if scope.cancelled_caught:
         raise MetastoreUnavailableError(f"the metastore did not answer within {timeout_s:g} s")
-    looked_at = tuple(name for name in names if name in wanted) if wanted else tuple(names[:LOGS_MAX])
     bookies = None
     with trio.move_on_after(timeout_s), suppress(MetastoreError):
         bookies = frozenset(each.bookie_id for each in await source.admin.bookies())
-    return LogListing(looked_at, 0 if wanted else len(names) - len(looked_at), bookies)
+    shown = names if wanted else names[:LOGS_MAX]
+    return LogListing(tuple(shown), len(names) > len(shown), bookies)
 
 
 async def look_at_logs(

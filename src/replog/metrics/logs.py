@@ -138,7 +138,9 @@ class LogMetrics(Collector):
             return
         yield GaugeMetricFamily("replog_logs", "Logs that are looked at.", value=len(listing.names))
         yield GaugeMetricFamily(
-            "replog_logs_left_out", "Logs that are not looked at: name those to look at.", value=listing.left_out
+            "replog_logs_left_out",
+            "1 if there are logs that are not looked at: name those to look at.",
+            value=float(listing.are_more),
         )
         yield from _families(listing, self._summaries, self._appended)
 

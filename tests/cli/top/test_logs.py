@@ -29,8 +29,8 @@ def summary(
     return LogSummary(metadata, state=LedgerState.OPEN, end=end, entries=entries, held=contents, **known)  # type: ignore[arg-type]
 
 
-def listing(*names: str, left_out: int = 0, bookies: frozenset[str] = frozenset()) -> LogListing:
-    return LogListing(names, left_out, bookies)
+def listing(*names: str, are_more: bool = False, bookies: frozenset[str] = frozenset()) -> LogListing:
+    return LogListing(names, are_more, bookies)
 
 
 def with_cursor(name: str, lag: CursorLag) -> LogSummary:
@@ -79,7 +79,7 @@ def test_missing_bookies_of_a_written_log_are_counted() -> None:
 
 def test_known_values_stay_when_a_look_fails() -> None:
     logs = Logs()
-    logs.listed(listing("a", "b", left_out=7))
+    logs.listed(listing("a", "b", are_more=True))
     logs.summarized(summary("a"), 1.0)
     logs.failed("a", "no answer")
     logs.failed("gone", "no answer")
@@ -88,7 +88,7 @@ def test_known_values_stay_when_a_look_fails() -> None:
     assert (first.problem, first.state, first.entries_rate, second.state) == ("no answer", "open", None, "unknown")
     logs.listed(listing("b"))
     assert [row.name for row in logs.rows()] == ["b"]
-    assert logs.left_out == 0
+    assert not logs.are_more
 
 
 ROWS = [
@@ -110,8 +110,8 @@ zero                  unknown      not known within 3 s
 q quit   p pause   s order: log   l bookies"""
 
 
-def drawn(rows: list[LogRow], view: View, left_out: int = 0, problem: str = "") -> list[str]:
-    return [line.plain.rstrip() for line in log_picture(rows, left_out, problem, view)]
+def drawn(rows: list[LogRow], view: View, are_more: bool = False, problem: str = "") -> list[str]:
+    return [line.plain.rstrip() for line in log_picture(rows, are_more, problem, view)]
 
 
 def test_the_whole_picture() -> None:
@@ -140,14 +140,14 @@ def test_orders(order: str, first: str) -> None:
 def test_picture_never_exceeds_the_terminal(width: int, height: int) -> None:
     for rows in ([], ROWS, [attrs.evolve(ROWS[0], name=f"{number:032}") for number in range(100)]):
         for problem in ("", "no metastore"):
-            lines = drawn(rows, View(width, height, title="x" * 50, clock="12:34:56"), 3, problem)
+            lines = drawn(rows, View(width, height, title="x" * 50, clock="12:34:56"), True, problem)
             assert len(lines) <= height
             assert max(map(len, lines), default=0) <= width
 
 
 def test_hidden_rows_are_counted() -> None:
-    shown = "\n".join(drawn([attrs.evolve(ROWS[0], name=f"{number}") for number in range(100)], View(80, 15), 23))
-    assert "123 logs" in shown
+    shown = "\n".join(drawn([attrs.evolve(ROWS[0], name=f"{number}") for number in range(100)], View(80, 15), True))
+    assert "first 100 logs" in shown
     assert "... and 91 more" in shown
-    assert "23 more are not looked at" in shown
+    assert "more are not looked at: replog log list --long" in shown
     assert "there is no log" in "\n".join(drawn([], View(80, 15)))

@@ -409,9 +409,8 @@ async def _metrics(connection: Connection, names: tuple[str, ...], listen: str |
                 where = await nursery.start(partial(serve_metrics, logs=found), listen)
                 print(f"replog: metrics of logs at http://{where}/metrics", file=sys.stderr)
             return
-        known = await client.logs()
         for name in names:
-            if name not in known:
+            if name not in await client.logs(prefix=name, limit=1):
                 raise LogNotFoundError(name, "there is no such log: replog log list says which there are")
         await found.look()
         if found.problem:

@@ -138,7 +138,7 @@ def print_picture(cluster: Cluster, logs: Logs | None, title: str) -> None:
     if logs is None:
         lines = picture(cluster.rows(now_s), cluster.total(now_s), cluster.problem, view)
     else:
-        lines = log_picture(logs.rows(), logs.left_out, logs.problem, view)
+        lines = log_picture(logs.rows(), logs.are_more, logs.problem, view)
     for line in lines:
         emit(line.plain.rstrip() + "\n")
 
@@ -197,7 +197,7 @@ async def _watch(
 
     def now() -> Callable[[View], list[Text]]:
         if looking.shows_logs:
-            return partial(log_picture, logs.rows(), logs.left_out, logs.problem)
+            return partial(log_picture, logs.rows(), logs.are_more, logs.problem)
         now_s = trio.current_time()
         return partial(picture, cluster.rows(now_s), cluster.total(now_s), cluster.problem)
 

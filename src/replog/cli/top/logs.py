@@ -60,14 +60,14 @@ class Logs:
 
     def __init__(self) -> None:
         self.problem = ""
-        self.left_out = 0  # how many logs are not looked at
+        self.are_more = False  # there are logs that are not looked at
         self._bookies: frozenset[str] | None = None
         self._rows: dict[str, LogRow] = {}
         self._looked_s: dict[str, float] = {}
 
     def listed(self, listing: LogListing) -> None:
         """These are the logs that are looked at, of all that there are."""
-        self.problem, self.left_out, self._bookies = "", listing.left_out, listing.bookies
+        self.problem, self.are_more, self._bookies = "", listing.are_more, listing.bookies
         self._rows = {name: self._rows.get(name, LogRow(name=name)) for name in listing.names}
         self._looked_s = {name: at_s for name, at_s in self._looked_s.items() if name in self._rows}
 
@@ -139,15 +139,15 @@ LOG_ORDERS: tuple[Order[LogRow], ...] = (
 )
 
 
-def log_picture(rows: Sequence[LogRow], left_out: int, problem: str, view: View) -> list[Text]:
+def log_picture(rows: Sequence[LogRow], are_more: bool, problem: str, view: View) -> list[Text]:
     """The lines: at most as many as the terminal has, and none longer than it is wide."""
     counts = Counter(row.state for row in rows)
     states = [(f"{counts[state]} {state}", style) for state, style in _STYLES.items() if counts[state]]
-    lines = [title_line(view, f"{len(rows) + left_out} log{'' if len(rows) + left_out == 1 else 's'}", states)]
+    lines = [title_line(view, f"{'first ' if are_more else ''}{len(rows)} log{'' if len(rows) == 1 else 's'}", states)]
     if problem:
         lines.append(Text(f"which logs there are is not known: {problem}", style="bold red"))
-    if left_out:
-        lines.append(Text(f"{left_out} more are not looked at: replog log list --long", style="dim"))
+    if are_more:
+        lines.append(Text("more are not looked at: replog log list --long", style="dim"))
     columns = chosen(_COLUMNS, view.width - _NAME_WIDTH - GAP - _STATE_WIDTH)
     lines += [Text(), _headings(columns)]
     order = LOG_ORDERS[view.sort % len(LOG_ORDERS)]
