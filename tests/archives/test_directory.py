@@ -69,7 +69,35 @@ def test_object_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "link", noted("name", os.link))
     monkeypatch.setattr("replog.archives.directory.sync_directory", noted("directory", sync_directory))
     archive(tmp_path).put(NAME, [b"0"])
-    assert done == [*["directory"] * 4, "file", "name", "directory"]
+    assert done == ["directory", "file", *["directory"] * 3, "name", "directory"]
+
+
+def test_object_is_put_while_others_remove_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last object of a directory is deleted, and the directory with it, just before another has its name there."""
+    store, removed = archive(tmp_path), list[str]()
+
+    def link(source: Path, target: Path, link: Callable[[Path, Path], None] = os.link) -> None:
+        if len(removed) < 5:
+            removed.append(str(target))
+            store.delete([f"{target.parent.relative_to(tmp_path).as_posix()}/absent"])
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    assert store.put(NAME, [b"0"])
+    assert len(removed) == 5
+    assert store.read(NAME, 0, 1) == b"0"
+
+
+def test_files_of_killed_programs_are_removed_a_day_later(tmp_path: Path) -> None:
+    store = archive(tmp_path)
+    store.put("cookie", [b"0"])
+    old, young = (tmp_path / "unfinished" / each for each in ("old", "young"))
+    for each, age_s in ((old, 100_000), (young, 50_000)):
+        each.write_bytes(b"a part")
+        now_s = (tmp_path / "cookie").stat().st_mtime
+        os.utime(each, (now_s - age_s, now_s - age_s))
+    assert store.put(NAME, [b"0"])
+    assert list((tmp_path / "unfinished").iterdir()) == [young]
 
 
 def test_missing_directory_is_an_error_and_no_absence(tmp_path: Path) -> None:

@@ -16,7 +16,14 @@ from replog import LogOptions
 from replog.abc import Metastore
 from replog.client.ledger_records import LedgerRecords
 from replog.config.client import ClientTuning
-from replog.errors import ArchiveError, ArchiveUnreadableError, ConfigError, MetastoreDoubtedError, UnauthorizedError
+from replog.errors import (
+    ArchiveError,
+    ArchiveUnreadableError,
+    ConfigError,
+    MetastoreDoubtedError,
+    MetastoreError,
+    UnauthorizedError,
+)
 from replog.protocol import archiving
 from replog.protocol.archived import ObjectName
 from replog.protocol.digest import DigestType
@@ -290,6 +297,48 @@ async def test_damaged_archive_is_named_and_nothing_else_is_dropped(
             store.contents.update(before)
         async with world.client(QUICK) as client:
             assert await read_log(client) == data
+
+
+async def test_b4_emptied_archive_gets_no_new_cookie(autojump_clock: trio.testing.MockClock) -> None:
+    """A directory that is not mounted looks empty: what was put there would be hidden by the mount."""
+    async with ready(segments=1) as (world, store, client, _):
+        await client.admin.archive_log("log")
+        mounted, store.contents = store.contents, {}
+        with pytest.raises(ArchiveError, match=r"has no cookie: it was emptied, or is not mounted \(B4\)"):
+            await client.admin.add_archive(URL)
+        async with world.client(QUICK) as another:
+            options = LogOptions(archive=replog.Archiving(URL, after_bytes=0))
+            async with another.lead_log("log", options=options) as log:
+                await log.append(b"three")
+                await log.roll()
+                await trio.sleep(2 * another._opened.ledgers.options.retention_interval_s)
+        assert store.contents == {}
+        store.contents = mounted
+        assert (await client.admin.add_archive(URL)).url == URL
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.CONFLICT])
+async def test_archive_added_halfway_is_used_for_nothing(fault: Fault) -> None:
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            await write(client, segments=1)
+            if fault is Fault.CONFLICT:  # another client has finished it
+                world.metastore.fail_next("put", fault, under="archives/")
+                await client.admin.add_archive(URL)
+                return
+            world.metastore.fail_next("put", fault, under="archives/", times=10_000)
+            with pytest.raises(MetastoreError):
+                await client.admin.add_archive(URL)
+            with pytest.raises(ArchiveError, match="it was not added to its end: add it again"):
+                await client.admin.archive_log("log", archive=URL)
+            store.contents.clear()  # killed before it had put the cookie
+            world.metastore._planned.clear()
+            await client.admin.add_archive(URL)
+            assert (await client.admin.archive_log("log")).fragments == 1
+            with pytest.raises(ArchiveError, match="B4"):
+                store.contents.clear()
+                await client.admin.add_archive(URL)
 
 
 async def test_reader_without_the_archive_reads_up_to_it(autojump_clock: trio.testing.MockClock) -> None:

@@ -178,7 +178,7 @@ class Admin:
         """Makes an archive of a store: `file:/mnt/archive`, or a bucket of the plugin `replog-objects`, `s3://BUCKET/PREFIX`.
         Puts a cookie there, by which every client knows it. The URL stands in the metastore: credentials are no part of it.
 
-        Raises `ArchiveError` if the store refuses, has the cookie of another archive, or replaces objects that exist;
+        Raises `ArchiveError` if the store refuses, has lost its cookie or has another archive's, or replaces objects that exist;
         `ConfigError`, `PluginNotFoundError`, `MetastoreError`. Adding again is harmless."""
         return await archives.known(self._opened).add(url)
 

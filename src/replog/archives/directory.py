@@ -18,6 +18,8 @@ from replog.runtime.disk_errors import ABSENT, trouble_of
 from replog.runtime.platform import sync_all, sync_directory
 
 _UNFINISHED = "unfinished"
+_LEFT_S = 86_400.0  # without a write: the program that wrote it was killed
+_TRIES_MAX = 16  # of others that remove a directory while an object is put there
 
 
 class DirectoryArchive(Archive):
@@ -32,20 +34,38 @@ class DirectoryArchive(Archive):
     def put(self, name: str, pieces: Sequence[bytes]) -> bool:
         path, unfinished = self._path / name, self._path / _UNFINISHED / secrets.token_hex(16)
         with self._named():
-            for each in (unfinished.parent, path.parent):
-                self._make_directory(each)
+            self._make_directory(unfinished.parent)
             try:
                 with unfinished.open("xb") as file:
                     file.writelines(pieces)
                     file.flush()
                     sync_all(file.fileno())
-                os.link(unfinished, path)
+                self._link(unfinished, path)
+                self._remove_left(unfinished)
             except FileExistsError:
                 return False
             finally:
                 unfinished.unlink(missing_ok=True)
             sync_directory(path.parent)
         return True
+
+    def _link(self, unfinished: Path, path: Path) -> None:
+        for tries_left in reversed(range(_TRIES_MAX)):
+            try:
+                self._make_directory(path.parent)
+                return os.link(unfinished, path)
+            except FileNotFoundError:
+                # `delete` has removed the directory, which was empty; or the archive's own is gone.
+                if not tries_left:
+                    raise
+
+    def _remove_left(self, unfinished: Path) -> None:
+        """Removes what killed programs left beside this file long before, by the clock of their disk."""
+        now_s = unfinished.stat().st_mtime
+        for each in unfinished.parent.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if now_s - each.stat().st_mtime > _LEFT_S:
+                    each.unlink()
 
     def read(self, name: str, start: int, size_bytes: int) -> bytes | None:
         with self._named():
@@ -82,8 +102,8 @@ class DirectoryArchive(Archive):
                         break
 
     def _make_directory(self, path: Path) -> None:
-        """Makes a directory below the archive's own, durably. Another task may remove an empty one meanwhile: `put` fails
-        then."""
+        """Makes a directory below the archive's own, durably. Raises `FileNotFoundError` if another task removes an empty one
+        meanwhile."""
         if not path.is_dir():
             if path.parent != self._path:
                 self._make_directory(path.parent)

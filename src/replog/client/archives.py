@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
+import attrs
 import trio
 
 from replog.abc import Archive, StoredObject
 from replog.client.ledger_records import LedgerRecords
-from replog.errors import ArchiveError, ConfigError, KeyNotFoundError, MetastoreError
+from replog.errors import ArchiveError, ConfigError, KeyNotFoundError, MetastoreError, VersionConflictError
 from replog.protocol.archived import ObjectName, copy_prefix
 from replog.records.archives import COOKIE_NAME, ArchiveRecord, decode_archive
 from replog.records.paths import ARCHIVES_KEY, archive_key_path
@@ -71,6 +73,17 @@ class OpenedArchive:
         await self.call(self.store.delete, [name])
         return max(each.modified_at_s for each in found)
 
+    def foreign(self, cookie: bytes | None) -> ArchiveError:
+        """The error of a store with this cookie, which is not that of the record."""
+        if cookie is None:
+            what, remedy = "has no cookie: it was emptied, or is not mounted", "Put the right one back"
+        else:
+            what, remedy = (
+                "has the cookie of another archive, or of another cluster",
+                "Put the right one back; a new archive takes another prefix",
+            )
+        return self.problem(f"its store {what} (B4): nothing was read or written. {remedy}")
+
     def problem(self, what: str) -> ArchiveError:
         """An error about this archive."""
         return ArchiveError(self.store.shown(), what)
@@ -87,25 +100,34 @@ class Archives:
 
     async def add(self, url: str) -> ArchiveRecord:
         """Makes an archive of the store at this URL, or finds the one that it is: puts a cookie there. Raises `ArchiveError` if
-        the store has another's cookie, or does not keep conditions; `ConfigError`, `MetastoreError`. Adding again is
-        harmless."""
-        store = self._open_store(url)
-        entropy = current_entropy()
+        the store has another's cookie, or has lost its own, or does not keep conditions; `ConfigError`, `MetastoreError`.
+        Adding again is harmless."""
         known = [each for each in await self.list() if each.url == url]
-        record = known[0] if known else ArchiveRecord(entropy.token(8), url, entropy.token())
-        opened = OpenedArchive(record, store, self._calls)
-        if await _cookie(opened) is None:
+        entropy = current_entropy()
+        record = known[0] if known else ArchiveRecord(entropy.token(8), url, entropy.token(), is_unfinished=True)
+        opened = OpenedArchive(record, self._open_store(url), self._calls)
+        cookie = await _cookie(opened)
+        if cookie is None and record.is_unfinished:
             await self._records.create_key(archive_key_path(record.archive_id), record.encoded())
-            await opened.call(store.put, COOKIE_NAME, [record.cookie()])
-        if await _cookie(opened) != record.cookie():
+            await opened.call(opened.store.put, COOKIE_NAME, [record.cookie()])
+            cookie = await _cookie(opened)
+        if cookie != record.cookie():
             if not known:  # nothing can name it: whoever opens it finds this cookie
                 await self._records.delete_key(archive_key_path(record.archive_id))
-            raise opened.problem(
-                "it has the cookie of another archive, or of another cluster (B4): nothing was changed, use another prefix"
-            )
-        if await opened.call(store.put, COOKIE_NAME, [record.cookie()]):
+            raise opened.foreign(cookie)
+        if await opened.call(opened.store.put, COOKIE_NAME, [record.cookie()]):
             raise opened.problem("its store replaces objects that exist: use one that can create without replacing")
-        return record
+        return await self._finished(record)
+
+    async def _finished(self, record: ArchiveRecord) -> ArchiveRecord:
+        """From now on a store without its cookie is refused: it was emptied, or is not mounted."""
+        finished = attrs.evolve(record, is_unfinished=False)
+        if record.is_unfinished:
+            key, metastore = archive_key_path(record.archive_id), self._records.metastore
+            found = await self._records.read(f"reading archive {record.archive_id}", lambda: metastore.get(key))
+            with suppress(VersionConflictError):  # another client has added it at this moment
+                await self._records.write(key, finished.encoded(), found.version)
+        return finished
 
     async def list(self) -> Sequence[ArchiveRecord]:
         """The archives that were added, sorted by URL. Raises `MetastoreError`."""
@@ -131,10 +153,10 @@ class Archives:
         except ConfigError as error:  # a plugin that is not installed, or settings of the environment
             raise ArchiveError(record.url, f"this program cannot open it: {error}") from error
         opened = OpenedArchive(record, store, self._calls)
-        cookie = await _cookie(opened)
-        if cookie != record.cookie():
-            what = "has no cookie: it was emptied" if cookie is None else "has the cookie of another archive"
-            raise opened.problem(f"its store {what} (B4): nothing was read or written. Put the right one back")
+        if record.is_unfinished:
+            raise opened.problem("it was not added to its end: add it again")
+        if (cookie := await _cookie(opened)) != record.cookie():
+            raise opened.foreign(cookie)
         return self._opened.setdefault(archive_id, opened)
 
     async def delete_copies(self, ledger_id: int, copies: Iterable[str]) -> None:

@@ -19,15 +19,20 @@ COOKIE_NAME = "cookie"
 
 @attrs.frozen
 class ArchiveRecord:
-    """An archive: `url` names its store, without credentials."""
+    """An archive: `url` names its store, without credentials. While `is_unfinished`, its store may have no cookie yet: it is used
+    for nothing."""
 
     archive_id: str
     url: str
     nonce: str
+    is_unfinished: bool = False
 
     def encoded(self) -> bytes:
         """The value of its key."""
-        return json.dumps({"format": _FORMAT, **attrs.asdict(self)}, separators=(",", ":")).encode() + b"\n"
+        fields = {"format": _FORMAT, **attrs.asdict(self)}
+        if not self.is_unfinished:
+            del fields["is_unfinished"]
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
     def cookie(self) -> bytes:
         """The cookie in its store."""
