@@ -28,6 +28,7 @@ from replog.metastores.lmdb_records import Reading, Writing
 from replog.metastores.presence import Presence
 from replog.runtime.lmdb_file import READERS_MAX
 from replog.runtime.lmdb_map import LMDBMap
+from replog.runtime.lmdb_pages import PAGES_CHECKED
 from replog.runtime.loggers import logger
 from replog.runtime.own_threads import in_own_thread
 
@@ -64,7 +65,7 @@ class Environment:
         self._lock = threading.Lock()  # of the next two, which other threads change, too
         self._later: list[Callable[[Writing], int]] = []
         self._watchers: set[Callable[[], None]] = set()
-        self.map = LMDBMap(path, limits.map_bytes, limits.map_bytes_max)
+        self.map = LMDBMap(path, limits.map_bytes, limits.map_bytes_max, pages_checked=PAGES_CHECKED)
         try:
             self.presence = Presence(os.path.join(path, "presence"), limits.lease_s)
         except OSError:

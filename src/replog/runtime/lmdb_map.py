@@ -22,6 +22,7 @@ import lmdb
 
 from replog.runtime.disk_errors import exists
 from replog.runtime.lmdb_file import DATA_FILE, READERS_MAX, alone_in_directory, check_data_file, make_readers_file
+from replog.runtime.lmdb_pages import check_pages
 
 _FORK_TIMEOUT_S = 1.0
 _OLD_TRANSACTIONS = 16  # a reader that is so far behind hardly reads any more
@@ -105,11 +106,15 @@ def has_addresses(size_bytes: int) -> bool:
 class LMDBMap:
     """An open environment, `environment`, and the size of its map, `map_bytes`. Every method may raise `lmdb.Error`."""
 
-    def __init__(self, path: str, map_bytes: int, map_bytes_max: int, *, read_ahead: bool = True) -> None:
-        """Opens the directory, or makes its files. Raises `DataFileDamagedError`, `ForkedInUseError`, `lmdb.Error`, OSError."""
+    def __init__(
+        self, path: str, map_bytes: int, map_bytes_max: int, *, read_ahead: bool = True, pages_checked: int = 0
+    ) -> None:
+        """Opens the directory, or makes its files, after it has checked so many pages next to the root. Raises
+        `DataFileDamagedError`, `ForkedInUseError`, `lmdb.Error`, OSError."""
         self.path = os.path.realpath(path)
         self.map_bytes_max = max(map_bytes, map_bytes_max)
         self._read_ahead = read_ahead
+        self._pages_checked = pages_checked
         self.gate = Gate()
         self.writing = threading.Lock()  # held during a write transaction, so that no fork happens within one
         self._is_still = True
@@ -125,7 +130,11 @@ class LMDBMap:
     def _open(self, map_bytes: int) -> lmdb.Environment:
         # LMDB maps the file as long as its meta page says: a page beyond the end of the file would kill the process.
         data = os.path.join(self.path, DATA_FILE)
-        used_bytes = check_data_file(data).used_bytes if exists(data) else 0
+        used_bytes = 0
+        if exists(data):
+            used_bytes = check_data_file(data).used_bytes
+            if self._pages_checked:
+                check_pages(data, self._pages_checked)
         with alone_in_directory(self.path):
             make_readers_file(self.path)
             environment = lmdb.open(

@@ -15,7 +15,6 @@ import pytest
 from replog.abc import UNBOUNDED, Doubt, DropLedger, PutBatch, SetMarks
 from replog.backends.lmdb import records, vouching
 from replog.backends.lmdb.options import LMDBStorageTuning
-from replog.backends.lmdb.pages import Pages, _Counts
 from replog.backends.lmdb.storage import LMDBStorage, open_storage
 from replog.errors import (
     StorageError,
@@ -27,6 +26,7 @@ from replog.errors import (
 from replog.protocol.mutations import DELETED_TERM, Marks
 from replog.runtime import lmdb_file
 from replog.runtime.lmdb_file import META_PAGES, check_data_file, read_meta
+from replog.runtime.lmdb_pages import Pages, _Counts
 from replog.testing.storage_conformance import make_batch
 
 OPTIONS = LMDBStorageTuning(map_bytes=1 << 20)
@@ -417,7 +417,7 @@ def test_walk_finds_nothing_in_sound_files(tmp_path: Path) -> None:
                 head = data.read_bytes()[: META_PAGES * PAGE]
                 meta = max((read_meta(head, page, page * PAGE) for page in (0, 1)), key=lambda each: each.txn_id)
                 with data.open("rb") as file:
-                    pages = Pages(file.fileno(), meta)
+                    pages = Pages(file.fileno(), meta, vouching.is_sound)
                     pages.check()
                     assert (pages.faults, pages.damaged) == ([], [])
                     count = sum(1 for _ in Pages(file.fileno(), meta).records())

@@ -17,8 +17,7 @@ import os
 from replog.backends.durable_mark import DurableMark
 from replog.backends.lmdb.damages import salvaged
 from replog.backends.lmdb.directory import Former
-from replog.backends.lmdb.pages import Pages
-from replog.backends.lmdb.records import FORMAT_KEY, format_text
+from replog.backends.lmdb.records import DELETED, DROPPED, FORMAT_KEY, LEDGER, DamagedError, format_text, unseal
 from replog.errors import StorageIdentityError
 from replog.runtime.lmdb_file import (
     META_PAGES,
@@ -31,10 +30,12 @@ from replog.runtime.lmdb_file import (
     read_metas_apart,
     restore_meta,
 )
+from replog.runtime.lmdb_pages import Pages
 
 PAGES_MAX = 2_000  # walked at each opening: some 50 us each
 PAGES_MAX_UNCLOSED = 20_000
 _DAMAGED_MAX = 1_000  # records that are remembered one by one
+_SEALED = DELETED + DROPPED + LEDGER
 
 
 def vouch(path: str, data: str, bookie_id: str, mark: DurableMark, former: Former) -> None:
@@ -44,7 +45,7 @@ def vouch(path: str, data: str, bookie_id: str, mark: DurableMark, former: Forme
     with open(data, "rb") as file:
         meta, reasons, is_patchable = _newest(file.fileno(), data, mark, former)
         faults = _cut_off(file.fileno(), meta)
-        pages = Pages(file.fileno(), meta)
+        pages = Pages(file.fileno(), meta, is_sound)
         # A whole walk of a large file takes minutes, so it needs a cause.
         has_cause = bool(reasons or faults or mark.cannot_vouch or former is Former.TORN)
         pages.check(None if has_cause else PAGES_MAX if former is Former.CLOSED else PAGES_MAX_UNCLOSED)
@@ -64,6 +65,16 @@ def vouch(path: str, data: str, bookie_id: str, mark: DurableMark, former: Forme
             make_data_file(path, kept, size_bytes=os.fstat(file.fileno()).st_size)
         elif is_patchable:
             restore_meta(data, meta)
+
+
+def is_sound(key: bytes, value: bytes) -> bool:
+    """Whether a mark, a series or a deleted ledger matches its checksum; others have none, or one of their own."""
+    try:
+        if key[0] in _SEALED:
+            unseal(key, value)
+    except DamagedError:
+        return False
+    return True
 
 
 def _cut_off(fd: int, meta: Meta) -> list[str]:

@@ -27,6 +27,7 @@ from replog.protocol.consensus.log import Base, EntryLog
 from replog.protocol.consensus.outbox import Write
 from replog.runtime.disk_errors import free_bytes_at, is_full
 from replog.runtime.lmdb_map import LMDBMap
+from replog.runtime.lmdb_pages import PAGES_CHECKED
 
 _NAME, _VOTE, _BASE, _APPLIED = b"mname", b"mvote", b"mbase", b"mapplied"
 _CLUSTER, _OFFERS, _POSITION = b"mcluster", b"moffers", b"mposition"
@@ -55,7 +56,7 @@ class MemberStore:
 
     def __init__(self, directory: str) -> None:
         """Opens the directory, which exists. Raises `lmdb.Error`, OSError, `DataFileDamagedError`."""
-        self._map = LMDBMap(directory, _MAP_BYTES, _MAP_BYTES_MAX)
+        self._map = LMDBMap(directory, _MAP_BYTES, _MAP_BYTES_MAX, pages_checked=PAGES_CHECKED)
         try:
             self._mark = DurableMark(f"{directory}/{_MARK_FILE}")
             self._spare = SpareRoom(f"{directory}/{_SPARE_FILE}")
