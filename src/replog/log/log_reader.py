@@ -294,7 +294,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         return begins_at < metadata.begins_at
 
     def _trimmed(self, position: Position, log: LogMetadata) -> TrimmedError:
-        problem = f"{position} was trimmed away; the log begins at {log.begins_at}: read from there (without `after`)"
+        remedy = "go on there (a new reader without `after`, or a cursor that is moved there)"
+        problem = f"{position} was trimmed away; the log begins at {log.begins_at}: {remedy}"
         return TrimmedError(self.name, problem, log.begins_at)
 
     async def _reread(self) -> LogMetadata:

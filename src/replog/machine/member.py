@@ -30,6 +30,7 @@ from replog.errors import (
 from replog.log.log_options import LogOptions
 from replog.log.log_writer import LogWriter
 from replog.log.record_batches import RecordBatch
+from replog.log.snapshot_format import snapshots_name
 from replog.machine import snapshots
 from replog.machine.clock import MachineClock
 from replog.machine.context import Logs, MachineContext, encode_leader, leader_key
@@ -153,9 +154,9 @@ class Member:
         try:
             try:
                 await self._read_on()
-            except (TrimmedError, BeginningGoneError):
+            except (TrimmedError, BeginningGoneError) as error:
                 if not await self._restore():
-                    raise
+                    raise self._gone(error) from error
         except (TransientError, LogNotFoundError, LedgerNotFoundError) as error:
             _log.info("machine %s: reads again, since %s", self.name, error)
 
@@ -248,9 +249,9 @@ class Member:
                 # Another leader may have saved one, and trimmed entries that were not read here.
                 if not self.core.has_begun and await self._restore():
                     continue
-            except (TrimmedError, BeginningGoneError):
+            except (TrimmedError, BeginningGoneError) as error:
                 if not await self._restore():
-                    raise
+                    raise self._gone(error) from error
             else:
                 return
 
@@ -320,11 +321,18 @@ class Member:
         if not head.has_beginning:
             # Once it is confirmed, this leader is the last one: no other leader began meanwhile, saved a snapshot and trimmed.
             await log.append(self._entry(Kind.BARRIER).encode())
-            raise BeginningGoneError(
-                f"log {self.name!r} has no beginning: it was trimmed, and this program can read no snapshot of its machine"
-            )
+            raise self._gone()
         begin = self._entry(Kind.BEGIN, clock.now_ns())
         self.core.apply(await log.append(begin.encode()), begin)
+
+    def _gone(self, error: ReplogError | None = None) -> BeginningGoneError | TrimmedError:
+        problem = (
+            f"machine {self.name!r}: what it has not applied was trimmed away, and log {snapshots_name(self.name)!r} has no "
+            "later snapshot that this program can read. Restore both logs from a back-up, or delete both and begin anew"
+        )
+        if isinstance(error, TrimmedError):
+            return TrimmedError(self.name, problem, error.first_available)
+        return BeginningGoneError(problem)
 
     def _entry(self, kind: Kind, time_ns: int = 0) -> MachineEntry:
         # A leader that has not applied the whole log does not know the time (L12): then it writes none.

@@ -112,7 +112,8 @@ class Database:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest tells details
         problem = f"metastore {self._path}: {error}"
         if is_committing:
-            return MetastoreUncertainError(f"{problem}, in the commit: read back before you go on")
+            remedy = f". {_REMEDIES[code]}" if code in _REMEDIES else ""
+            return MetastoreUncertainError(f"{problem}, in the commit: read back before you go on{remedy}")
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             return MetastoreCorruptError(f"{problem}; nothing was changed. Name another file, or mend this one")
         kind = MetastoreError if code == sqlite3.SQLITE_READONLY else MetastoreUnavailableError
