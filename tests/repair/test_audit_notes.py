@@ -19,6 +19,7 @@ from replog.hookspecs import AuditEnded, FragmentRepaired
 from replog.protocol.messages import CopyRequest, RangesRequest
 from replog.repair.audit_notes import AuditNotes, BookieState
 from replog.repair.progress import RepairProgress
+from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_ledger, until
 
 QUICK = ClientTuning(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0)
@@ -55,6 +56,18 @@ async def test_second_audit_asks_only_about_new_ledgers(autojump_clock: trio.tes
         await client.delete_ledger(before[0])
         report = await client.admin.audit()
         assert (report.ledgers, report.unchanged, asked(world)) == (3, 3, set())
+
+
+async def test_records_of_many_ledgers_are_read_in_pages(autojump_clock: trio.testing.MockClock) -> None:
+    """A read for each of 100,000 took the leader of a metastore a minute, at each audit."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await written(client, 30)
+        world.metastore.calls.clear()
+        assert (await client.admin.audit()).ledgers == 30
+        read = [call.operation for call in world.metastore.calls if call.key.startswith(("ledgers", "long-ledgers"))]
+        assert (read.count("values_page"), read.count("get")) == (1, 0)
+        world.metastore.fail_next("values_page", Fault.UNAVAILABLE)
+        assert (await client.admin.audit()).ledgers == 30, "reading a page is repeated"
 
 
 async def test_ledgers_of_a_restarted_bookie_are_asked_about_again(autojump_clock: trio.testing.MockClock) -> None:

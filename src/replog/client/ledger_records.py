@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
@@ -32,16 +32,14 @@ from replog.protocol.model import LedgerMetadata
 from replog.records.chunks import decode_chunk, read_ledger, unnamed_chunks
 from replog.records.editing import edit
 from replog.records.encoding import encode
-from replog.records.ledgers import ledger_id_pages
+from replog.records.ledgers import ledger_pages
 from replog.records.paths import NEXT_LEDGER_ID_KEY, chunk_key_path, decode_next_ledger_id, ledger_key_path
-from replog.runtime.nursery import for_each
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 # A metastore whose own deadline is the same ends a call with an error that names its servers: it gets to say so.
 _OWN_WORDS_S = 0.25
 _SILENCE_PAUSE_S = 0.1  # before a writer asks a silent metastore again what became of its change (C9)
-_READ_AT_ONCE = 32  # records, where all are read
 
 TAKEN_MAX = 64  # ledger ids, at once
 _BLOCK_S = 1.0  # a block of ids that lasts shorter is too small
@@ -155,9 +153,10 @@ class LedgerRecords:
 
         return await edit(read, change, write, wait)
 
-    async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """A ledger's record, with all its fragments, and its version. Raises `LedgerNotFoundError`, `MetastoreError`."""
-        return await self._get(ledger_id, lambda _chunk: True)
+    async def get(self, ledger_id: int, known: Versioned | None = None) -> tuple[LedgerMetadata, int]:
+        """A ledger's record, with all its fragments, and its version; `known` is what a page had of it. Raises
+        `LedgerNotFoundError`, `MetastoreError`."""
+        return await self._get(ledger_id, lambda _chunk: True, known)
 
     async def get_head(
         self, ledger_id: int, *, at: int | None = None, since: int | None = None
@@ -170,12 +169,14 @@ class LedgerRecords:
 
         return await self._get(ledger_id, wanted)
 
-    async def _get(self, ledger_id: int, wanted: Callable[[Chunk], bool]) -> tuple[LedgerMetadata, int]:
+    async def _get(
+        self, ledger_id: int, wanted: Callable[[Chunk], bool], known: Versioned | None = None
+    ) -> tuple[LedgerMetadata, int]:
         def get(key: str) -> Awaitable[Versioned]:
             return self.read(f"reading ledger {ledger_id}", lambda: self.metastore.get(key))
 
         try:
-            metadata, found = await read_ledger(get, ledger_id, wanted)
+            metadata, found = await read_ledger(get, ledger_id, wanted, known)
         except KeyNotFoundError as error:
             raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
         return metadata, found.version
@@ -184,22 +185,23 @@ class LedgerRecords:
         """Returns soon after a ledger's record has another version than this, or is gone. May return early."""
         await self.metastore.wait_changed(ledger_key_path(ledger_id), version)
 
+    def pages(self) -> AsyncGenerator[list[tuple[int, Versioned]], None]:
+        """All records as they are stored, with the ids of their ledgers, ascending (`ledger_pages`)."""
+        return ledger_pages(self.metastore, self.read)
+
     async def each(
         self, look: Callable[[LedgerMetadata], None], has: Callable[[int], bool] = lambda _ledger_id: True
     ) -> None:
-        """Calls `look` with the record of every ledger that `has` is true of, in no order. Raises `MetastoreError`.
-
-        Some are read at a time: a cluster has many, and each may be a round trip."""
-
-        async def read(ledger_id: int) -> None:
-            with suppress(LedgerNotFoundError):  # it was deleted meanwhile
-                metadata, _ = await self.get(ledger_id)
-                look(metadata)
-
+        """Calls `look` with the record of every ledger that `has` is true of. Raises `MetastoreError`."""
         # Closed even if a read fails or is cancelled: a generator that is left to the collector warns.
-        async with aclosing(ledger_id_pages(self.metastore)) as pages:
+        async with aclosing(self.pages()) as pages:
             async for page in pages:
-                await for_each(read, filter(has, page), _READ_AT_ONCE)
+                for ledger_id, found in page:
+                    await trio.lowlevel.checkpoint()
+                    if has(ledger_id):
+                        with suppress(LedgerNotFoundError):  # it was deleted meanwhile
+                            metadata, _ = await self.get(ledger_id, found)
+                            look(metadata)
 
     async def new_id(self) -> int:
         """A unique ledger id (M2). Ids need not grow, and those not used are lost."""

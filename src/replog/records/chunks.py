@@ -26,13 +26,16 @@ def decode_chunk(key: str, value: bytes, chunk: Chunk) -> ChunkContents:
     return contents
 
 
-async def read_ledger(get: Get, ledger_id: int, wanted: Callable[[Chunk], bool]) -> tuple[LedgerMetadata, Versioned]:
-    """A ledger's record, with what is in the chunks that are wanted; and the record as it was read.
+async def read_ledger(
+    get: Get, ledger_id: int, wanted: Callable[[Chunk], bool], known: Versioned | None = None
+) -> tuple[LedgerMetadata, Versioned]:
+    """A ledger's record, with what is in the chunks that are wanted; and the record as it was read. `known` is one that was read
+    before.
 
     Raises the errors of `get`; `KeyNotFoundError` if there is no such ledger, `MetastoreCorruptError` if a chunk is
     missing."""
     key = ledger_key_path(ledger_id)
-    found = await get(key)
+    found = await get(key) if known is None else known
     while True:
         try:
             return await _load(get, decode_ledger(key, found.value), wanted), found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,9 +22,11 @@ from replog.records.paths import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from replog.abc import Metastore
+    from replog.abc import Metastore, ValuesPage, Versioned
+
+_PAGE_LEDGERS = 1000
 
 
 def decode_ledger(key: str, value: bytes) -> LedgerMetadata:
@@ -126,17 +130,39 @@ async def ledger_id_pages(metastore: Metastore) -> AsyncGenerator[list[int], Non
     A ledger that is created or deleted meanwhile may be listed or not. Raises `MetastoreError`: then nothing is proven (B6). A
     caller that may stop early closes the generator (`contextlib.aclosing`).
     """
+    async with aclosing(_leaves(metastore)) as leaves:
+        async for leaf in leaves:
+            if ids := _ids_of_leaf(leaf, await metastore.children(leaf)):
+                yield ids
+
+
+async def ledger_pages(
+    metastore: Metastore, read: Callable[[str, Callable[[], Awaitable[ValuesPage]]], Awaitable[ValuesPage]]
+) -> AsyncGenerator[list[tuple[int, Versioned]], None]:
+    """All ledgers' records as they are stored, with their ids, ascending, some at a time: where there are many, a read for each
+    would take the metastore's time. `read` calls what reads a page. As `ledger_id_pages` otherwise."""
+    async with aclosing(_leaves(metastore)) as leaves:
+        async for leaf in leaves:
+            first: str | None = ""
+            while first is not None:
+                page = await read(f"reading {leaf}", partial(metastore.values_page, leaf, first, _PAGE_LEDGERS))
+                if ids := _ids_of_leaf(leaf, list(page.values)):
+                    yield list(zip(ids, page.values.values(), strict=True))
+                first = page.next_first
+
+
+async def _leaves(metastore: Metastore) -> AsyncGenerator[str, None]:
+    """The keys right above those of ledgers, in the order of their ids."""
     # Short and long ids are below two keys, and the short ones are all lower.
     for prefix, shape in LEDGER_KEY_SHAPES.items():
         keys = [prefix]  # still to be listed, the lowest ids last
         while keys:
             key = keys.pop()
-            # Their order as texts is that of the ids, since all words have their full width.
-            words = await metastore.children(key)
-            if key.count("/") < len(shape) - 1:
-                keys += [f"{key}/{word}" for word in reversed(words)]
-            elif ids := _ids_of_leaf(key, words):
-                yield ids
+            if key.count("/") == len(shape) - 1:
+                yield key
+            else:
+                # Their order as texts is that of the ids, since all words have their full width.
+                keys += [f"{key}/{word}" for word in reversed(await metastore.children(key))]
 
 
 def _ids_of_leaf(leaf: str, words: Sequence[str]) -> list[int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import attrs
 import trio
 
+from replog.abc import Versioned
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.ledger_effects import ClientContext
 from replog.config.client import ClientTuning
@@ -93,20 +94,20 @@ class Auditor:
 
         rests = Rests(lambda: self._context.batches_sent)
 
-        async def look(ledger_id: int) -> None:
+        async def look(stored: tuple[int, Versioned]) -> None:
             began_s = trio.current_time()
             with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
-                await self._look(ledger_id, found)
+                await self._look(*stored, found)
             progress.under_replicated = len(found.lacking)
             progress.step()
             await rests.after(began_s)
 
         seen: list[int] = []
-        async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
+        async with contextlib.aclosing(self._context.records.pages()) as pages:
             async for page in pages:
-                own = list(filter(has, page))
+                own = [(ledger_id, record) for ledger_id, record in page if has(ledger_id)]
                 await for_each(look, own, self._ledgers_at_once)
-                seen += own
+                seen += (ledger_id for ledger_id, _ in own)
         self.notes.keep(seen)
         return found.report()
 
@@ -131,9 +132,10 @@ class Auditor:
                 nursery.start_soon(ask, each)
         return states
 
-    async def _look(self, ledger_id: int, found: _Findings) -> None:
-        """Audits one ledger. Raises `LedgerNotFoundError` if it was deleted before it was found to lack anything, or since."""
-        metadata, version = await self._context.records.get(ledger_id)
+    async def _look(self, ledger_id: int, record: Versioned, found: _Findings) -> None:
+        """Audits one ledger by the record that a page had. Raises `LedgerNotFoundError` if it was deleted before it was found to
+        lack anything, or since."""
+        metadata, version = await self._context.records.get(ledger_id, record)
         looked = await self._look_at(metadata, version, found)
         for tries_left in reversed(range(_TRIES_MAX)):
             if not looked.lacking:

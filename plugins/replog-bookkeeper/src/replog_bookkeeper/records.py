@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import attrs
 import trio
 
+from replog.abc import Versioned
 from replog.client.ledger_records import LedgerRecords
 from replog.errors import (
     ConfigError,
@@ -89,7 +90,10 @@ class BookKeeperRecords(LedgerRecords):
             raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
         return codec.decode(ledger_id, found.value), found.version
 
-    async def _get(self, ledger_id: int, wanted: Callable[[Chunk], bool]) -> tuple[LedgerMetadata, int]:
+    async def _get(
+        self, ledger_id: int, wanted: Callable[[Chunk], bool], known: Versioned | None = None
+    ) -> tuple[LedgerMetadata, int]:
+        assert known is None, "BookKeeper's ledgers are read one by one"
         record, version = await self.record(ledger_id)
         if record.format > 1:
             return record.metadata, version
