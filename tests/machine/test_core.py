@@ -32,7 +32,12 @@ class Log:
 
     def append(self, entry: MachineEntry) -> Answer | None:
         self.entries.append(entry)
-        return self.core.apply(Position(1, len(self.entries)), decode_entry(entry.encode()))
+        at_once = self.core.answer_at_once(entry)
+        answer = self.core.apply(Position(1, len(self.entries)), decode_entry(entry.encode()))
+        if at_once is not None:
+            assert answer is not None
+            assert (at_once.code, at_once.body) == (answer.code, answer.body), "what is not written has the same answer"
+        return answer
 
     def add(self, session: int, sequence: int, floor: int = 0, amount: int = 1) -> tuple[int, bytes]:
         body = ADD.encode(("x", amount), {})
@@ -122,17 +127,35 @@ def test_now_is_the_time_of_the_entry_and_never_goes_back(log: Log) -> None:
 def test_unconfirmed_results_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "RESULTS_MAX", 3)
     codes = [log.add(1, sequence)[0] for sequence in range(5)]
-    assert codes == [Code.DONE] * 3 + [Code.BUSY] * 2
+    assert codes == [Code.DONE] * 3 + [Code.FULL] * 2
     assert log.add(1, 4, floor=3) == (Code.DONE, b"4")
+
+
+def test_lowest_open_command_is_applied_in_a_full_session(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait until it is answered: it must not wait for them."""
+    monkeypatch.setattr(cores, "RESULTS_MAX", 3)
+    assert [log.add(1, sequence, floor=1)[0] for sequence in (2, 3, 4, 5)] == [Code.DONE] * 3 + [Code.FULL]
+    assert log.add(1, 1, floor=1)[0] == Code.DONE
+    assert [log.add(1, 5, floor=floor)[0] for floor in (1, 2, 3)] == [Code.FULL, Code.FULL, Code.DONE]
+
+
+def test_sign_of_life_confirms_answers(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "RESULTS_MAX", 2)
+    log.add(1, 2)
+    log.add(1, 4)
+    codes = [log.append(MachineEntry(Kind.TOUCH, 1, floor=floor)) for floor in (2, 3)]
+    assert [each.code for each in codes if each] == [Code.FULL, Code.DONE]
+    assert log.add(1, 2) == (Code.FORGOTTEN, b"")
+    assert log.add(1, 4) == (Code.DONE, b"2")
 
 
 def test_unconfirmed_results_are_bounded_in_bytes(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "RESULTS_BYTES_MAX", 3)
-    assert [log.add(1, sequence)[0] for sequence in range(4)] == [Code.DONE] * 3 + [Code.BUSY]
+    assert [log.add(1, sequence)[0] for sequence in range(4)] == [Code.DONE] * 3 + [Code.FULL]
     restored = Core(MACHINE)
     restored.load(log.core.dump())
     log.core.adopt(restored)  # who is restored refuses the same entries as who is not
-    assert log.add(1, 3)[0] == Code.BUSY
+    assert log.add(1, 3)[0] == Code.FULL
     assert log.add(1, 3, floor=1)[0] == Code.DONE
     assert log.add(1, 99, floor=99)[0] == Code.DONE
     assert log.core._sessions[1].results_bytes == 1
@@ -332,9 +355,10 @@ def test_answers_are_kept_while_the_caller_may_lack_them(commands: list[tuple[st
                 assert answers[0] == kept[sequence], "a repetition is answered, and forgets nothing"
                 continue
             kept = {number: code for number, code in kept.items() if number >= floor}
-            assert (answers[0] == Code.BUSY) == (len(kept) >= kept_max)
-            if answers[0] != Code.BUSY:
+            assert (answers[0] == Code.FULL) == (len(kept) >= kept_max and sequence != floor)
+            if answers[0] != Code.FULL:
                 kept[sequence] = answers[0]
+            assert len(kept) <= kept_max + 1
             assert members[0].core.hash() == members[1].core.hash()
             restored = Core(MACHINE)
             restored.load(members[0].core.dump())

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from replog.errors import FencedError
+from replog.machine import core as cores
 from replog.machine import member as members
 from replog.machine.commands import MachineType
 from replog.machine.core import Core
@@ -129,6 +130,26 @@ async def test_failing_leader_refuses_gathered_commands() -> None:
         await made.ask(4, commands=1)
         assert made.heard[4] is Status.FENCED
         assert len(made.log.pushed) == 3, "a deposed leader pushes nothing more"
+
+
+async def test_nothing_is_written_for_an_answer_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "RESULTS_MAX", 2)
+    monkeypatch.setattr(cores, "SESSIONS_MAX", 1)
+    async with town() as made:
+        await made.ask(1, commands=2)
+        await made.log.confirm()
+        body = made.core.machine.by_attribute["add"].encode(("visits", 1), {})
+        known, beyond = (MachineEntry(Kind.COMMAND, 1, sequence, floor=1, body=body) for sequence in (1, 3))
+        known.floor = 0
+        made.leader.take(Visit(2, made._reply, 2), [known, MachineEntry(Kind.OPEN)])
+        made.leader.take(Visit(3, made._reply, 1), [beyond])
+        await made.log.settle()
+        assert made.heard == {1: Status.OK, 2: Status.OK}
+        assert len(made.log.pushed) == 3, "a floor may make room"
+        await made.log.confirm()
+        made.leader.take(Visit(4, made._reply, 1), [beyond])
+        assert made.heard[4] is Status.OK
+        assert len(made.log.pushed) == 3
 
 
 @pytest.mark.usefixtures("autojump_clock")

@@ -21,6 +21,7 @@ from replog.errors import (
     StateDivergedError,
     UnknownCommandError,
 )
+from replog.machine import core as cores
 from replog.machine import visits
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
 from replog.machine.leading import Leader
@@ -252,12 +253,14 @@ async def test_floor_is_the_lowest_command_without_an_answer() -> None:
     """Above it, the leader would forget an answer that may be lost and asked for again."""
     async with cluster(1) as made, member(made) as counters:
         first, second = await counters.next_id(), await counters.next_id()
-        session = counters._session
+        session = counters._ids
         assert [session.floor(first), session.floor(second)] == [first.sequence, first.sequence]
         await counters.call_as(second, Counters.add, "visits")
         assert session.floor(second) == first.sequence
         session.ended(first)
         third = await counters.next_id()
+        assert session.floor(third) == second.sequence, "an interrupted caller may ask for the last answers again"
+        session.make_room(second.session, second.sequence)
         assert session.floor(third) == third.sequence
         assert session.floor(replog.CommandId(99, 1)) == 0
 
@@ -377,6 +380,75 @@ async def test_answers_beyond_one_message_all_arrive(monkeypatch: pytest.MonkeyP
                 for number in range(10):
                     nursery.start_soon(ask, number)
         assert found == {number: "x" * 40 * number for number in range(10)}
+
+
+async def entries_of(made: Cluster) -> int:
+    async with made.client() as client, client.read_log("counters") as log:
+        return sum([1 async for _ in log])
+
+
+async def test_kept_id_delays_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its caller takes to save it."""
+    monkeypatch.setattr(cores, "RESULTS_MAX", 4)
+    async with cluster(1) as made, member(made) as counters:
+        command_id = await counters.next_id()
+        with trio.fail_after(10):
+            for number in range(1, 21):
+                assert await counters.add("visits") == number
+            assert await counters.call_as(command_id, Counters.add, "visits") == 21
+
+
+@pytest.mark.parametrize("results", [0, 20])  # that fill the session, before the id is used
+async def test_abandoned_ids_delay_no_other(monkeypatch: pytest.MonkeyPatch, results: int) -> None:
+    monkeypatch.setattr(cores, "RESULTS_MAX", 4)
+    async with cluster(1) as made, member(made) as counters:
+        with trio.fail_after(10):
+            for number in range(1, results + 1):
+                await counters.next_id()
+                assert await counters.call_as(await counters.next_id(), Counters.add, "visits") == number
+            late = await counters.next_id()
+            with pytest.raises(TypeError):
+                await counters.call_as(late, Counters.add, 5)  # type: ignore[arg-type]
+            assert await counters.call_as(late, Counters.add, "visits") == results + 1
+            assert await counters.add("visits") == results + 2
+        assert await entries_of(made) < 4 * results + 20
+
+
+async def test_calls_with_many_bytes_of_results_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a session keeps. The leader writes no command that it could not apply."""
+    monkeypatch.setattr(cores, "RESULTS_BYTES_MAX", 400)
+    async with cluster(1) as made, member(made, Large) as counters:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                for _ in range(30):
+                    nursery.start_soon(counters.repeat, "x", 40)
+                    nursery.start_soon(counters.call_as, await counters.next_id(), Large.repeat, "x", 40)  # type: ignore[arg-type]
+        assert await entries_of(made) < 400
+
+
+async def test_answers_to_other_processes_fill_no_session_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids of one member, all used by another one: the first one does not hear of the answers."""
+    monkeypatch.setattr(cores, "RESULTS_MAX", 4)
+    options = attrs.evolve(OPTIONS, session_timeout_s=4.0)
+    async with cluster(1) as made, member(made) as leader, member(made, options=options) as giver:
+        with trio.fail_after(30):
+            for number in range(1, 10):
+                assert await leader.call_as(await giver.next_id(), Counters.add, "visits") == number
+
+
+async def test_full_session_without_its_member_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "RESULTS_MAX", 2)
+    options = attrs.evolve(OPTIONS, call_timeout_s=2.0)
+    async with cluster(1) as made, member(made, options=options) as leader:
+        async with member(made) as gone:
+            ids = [await gone.next_id() for _ in range(4)]
+        for each in ids[1:3]:
+            await leader.call_as(each, Counters.add, "visits")
+        before = await entries_of(made)
+        with pytest.raises(CommandTimeoutError, match=f"{ids[3]} was not applied .* full of answers"):
+            await leader.call_as(ids[3], Counters.add, "visits")
+        assert await entries_of(made) <= before + 2, "it is written once at most, and not with each repeat"
+        assert await leader.add("visits") == 3
 
 
 async def test_leader_without_room_is_asked_again_after_a_pause() -> None:

@@ -9,8 +9,9 @@ import pytest
 import trio
 import trio.testing
 
+from replog.machine import sessions
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
-from replog.machine.sessions import CommandId, Session
+from replog.machine.sessions import CommandId, IdSession, Session
 from tests.lanes.seeds import seeds
 from tests.machine.counters import OPTIONS
 
@@ -19,7 +20,7 @@ class Leader:
     """Opens one session after the other, and ends them."""
 
     def __init__(self) -> None:
-        self.opened = 0
+        self.opened = self.ended = 0
         self.is_left = False
 
     async def ask(self, entry: MachineEntry) -> Answer:
@@ -27,6 +28,7 @@ class Leader:
         if self.is_left:
             raise trio.ClosedResourceError("this member was left")
         self.opened += entry.kind == Kind.OPEN
+        self.ended += entry.kind == Kind.EXPIRE
         return Answer(Code.DONE, b"%d" % self.opened)
 
 
@@ -113,3 +115,65 @@ async def test_waiting_calls_end_when_their_member_is_left(autojump_clock: trio.
         await session.close()
         leader.is_left = True
     assert trio.current_time() - began_s < 1
+
+
+async def id_session() -> tuple[IdSession, list[CommandId]]:
+    session = IdSession(Leader(), OPTIONS, "me")  # type: ignore[arg-type]
+    return session, [await session.begin() for _ in range(16)]
+
+
+async def test_oldest_id_is_given_up_when_too_many_are_open(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """But none that is under way."""
+    monkeypatch.setattr(sessions, "IDS_MAX", 16)
+    session, ids = await id_session()
+    session.called(ids[0])
+    assert (await session.begin()).sequence == 17
+    assert list(session._unanswered) == [1, *range(3, 18)]
+    session.returned(ids[0], is_answered=False)
+    await session.begin()
+    assert list(session._unanswered) == [*range(3, 19)]
+
+
+async def test_last_answered_ids_stay_open_until_room_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr(sessions, "_ANSWERED_IDS_KEPT", 2)
+    session, ids = await id_session()
+    for each in ids[:3]:
+        session.called(each)
+        session.returned(each, is_answered=True)
+    assert next(iter(session._unanswered)) == 2
+    session.called(ids[1])
+    session.make_room(ids[0].session, 2)
+    session.make_room(ids[0].session + 1, 2)
+    assert session.floor(ids[5]) == 2, "an id that is under way again stays"
+    session.returned(ids[1], is_answered=True)
+    session.make_room(ids[0].session, 2)
+    assert session.floor(ids[5]) == 4
+
+
+async def test_room_is_made_by_giving_up_the_oldest_ids(autojump_clock: trio.testing.MockClock) -> None:
+    session, ids = await id_session()
+    session.make_room(1, 1)
+    assert session.floor(ids[0]) == 4
+    session.make_room(1, 1)
+    assert session.floor(ids[0]) == 4, "others have made room since"
+    session.called(ids[4])
+    session.make_room(1, 4)
+    session.make_room(1, 5)
+    assert session.floor(ids[0]) == 5, "it makes room itself"
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_session_of_answered_ids_ends_with_its_member(
+    is_answered: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    leader = Leader()
+    session = IdSession(leader, OPTIONS, "me")  # type: ignore[arg-type]
+    command_id = await session.begin()
+    session.called(command_id)
+    session.returned(command_id, is_answered=is_answered)
+    await session.close()
+    assert leader.ended == is_answered

@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 
+from replog.machine import core, sessions
 from tests.machine.simulated import Seen, check, run
 
 pytestmark = pytest.mark.slow  # a second each
@@ -20,6 +21,14 @@ def traced(seed: int) -> tuple[str, list[str]]:
 
 def test_no_seed_breaks_linearizability() -> None:
     assert "answered" in traced(0)[0]
+
+
+def test_no_seed_breaks_linearizability_of_full_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids are given up all the time, and commands wait for room: each is applied once all the same."""
+    monkeypatch.setattr(core, "RESULTS_MAX", 1)
+    monkeypatch.setattr(sessions, "IDS_MAX", 2)
+    monkeypatch.setattr(sessions, "_ANSWERED_IDS_KEPT", 1)
+    assert "answered" in run(1)
 
 
 @pytest.mark.long(is_sampled=False)  # that simulations repeat is seen in tests/testing/simulating

@@ -10,7 +10,8 @@ class MachineError(ReplogError):
 
 
 class SessionExpiredError(MachineError):
-    """The caller's session has ended, because nothing was heard of the caller for `session_timeout_s`, or it never began.
+    """The caller's session has ended, because nothing was heard of the caller for `session_timeout_s`, or it never began. Or the
+    command's id was answered long before, or given up since its member took too many later ones.
 
     Retry: a new call has a session of its own, but the failed command may have been applied before. Outcome: unknown for a
     command that was repeated or whose session is of an earlier run; it is not applied from now on."""
@@ -30,8 +31,10 @@ class CommandRefusedError(MachineError):
 
 
 class CommandTimeoutError(MachineError, TransientError):
-    """No leader confirmed the request in time. Retry: yes for a read; a command may be repeated only with an id that was taken by
-    `next_id`. Outcome: unknown for a command."""
+    """No leader confirmed the request in time, or its session stayed full of answers that its member did not confirm.
+
+    Retry: yes for a read; a command may be repeated only with an id that was taken by `next_id`. Outcome: unknown for a
+    command."""
 
 
 class UnknownCommandError(MachineError):

@@ -4,6 +4,8 @@ No I/O, no clock, no randomness: members that apply the same entries have the sa
 
 - A command is applied once: its session remembers the result under its sequence, until the caller says by a higher
   `floor` that it has the answer. A sequence below the floor is never applied again.
+- The answers of a session are bounded: above the bounds, only the sequence at the floor is applied. So the command that the
+  others wait for never waits itself.
 - The sessions and their results are part of the state and of its snapshots: a member that is restored, or takes over,
   knows the applied commands.
 - A session begins and ends by an entry only. Its id is counted here, so that no id ever means two sessions. A command
@@ -27,8 +29,8 @@ from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.model import Position
 
 SNAPSHOT_FORMAT = 1
-RESULTS_MAX = 16_384  # of one session that its caller has not confirmed: above it, further commands are not applied
-RESULTS_BYTES_MAX = 64 << 20  # the same for their bytes; the last one may exceed it
+RESULTS_MAX = 16_384  # of one session that its caller has not confirmed: above it, only the one at the floor is applied
+RESULTS_BYTES_MAX = 64 << 20  # the same for their bytes; the last two may exceed it
 RESULT_BYTES_MAX = ENTRY_BYTES_MAX  # of one command, as JSON: a larger answer could not be sent
 SESSIONS_MAX = 100_000
 _TEXT_CHARACTERS_MAX = 2000  # of a failure
@@ -94,7 +96,7 @@ class Core(Generic[State]):
         elif entry.kind == Kind.OPEN:
             answer = self._open()
         elif entry.kind == Kind.TOUCH:
-            answer = Answer(Code.DONE if entry.session in self._sessions else Code.EXPIRED)
+            answer = self._touch(entry)
         elif entry.kind == Kind.EXPIRE:
             answer = self._expire(sessions_of(entry.body))
         elif entry.kind == Kind.CHECK:
@@ -111,6 +113,18 @@ class Core(Generic[State]):
             answer.position = position
         return answer
 
+    def answer_at_once(self, entry: MachineEntry) -> Answer | None:
+        """The answer to an entry that changes nothing if it comes next: then it need not be written. None for all others."""
+        if entry.kind == Kind.OPEN:
+            return Answer(Code.BUSY) if len(self._sessions) >= SESSIONS_MAX else None
+        session = self._sessions.get(entry.session)
+        if entry.kind != _COMMAND or session is None:
+            return None
+        if entry.sequence in session.results:
+            return Answer(*session.results[entry.sequence])
+        is_full = entry.floor <= session.floor < entry.sequence and session.is_full
+        return Answer(Code.FULL) if is_full else None
+
     def _begin(self, position: Position, kind: int) -> None:
         if kind not in _BEFORE_THE_BEGINNING:
             raise BeginningGoneError(
@@ -124,6 +138,13 @@ class Core(Generic[State]):
         session, self._next_session = self._next_session, self._next_session + 1
         self._sessions[session] = _Session()
         return Answer(Code.DONE, str(session).encode())
+
+    def _touch(self, entry: MachineEntry) -> Answer:
+        if entry.session not in self._sessions:
+            return Answer(Code.EXPIRED)
+        session = self._sessions[entry.session]
+        session.raise_floor(entry.floor)
+        return Answer(Code.FULL if session.is_full else Code.DONE)
 
     def _expire(self, sessions: list[int]) -> Answer:
         for session in sessions:
@@ -142,8 +163,8 @@ class Core(Generic[State]):
         if entry.sequence < session.floor:
             return Answer(Code.FORGOTTEN)
         session.raise_floor(min(entry.floor, entry.sequence))
-        if len(session.results) >= RESULTS_MAX or session.results_bytes >= RESULTS_BYTES_MAX:
-            return Answer(Code.BUSY)
+        if session.is_full and entry.sequence != session.floor:
+            return Answer(Code.FULL)
         self.commands += 1
         result = self._applied(call)
         session.remember(entry.sequence, result)
@@ -296,6 +317,11 @@ class _Session:
         for sequence, code, body in results:
             session.remember(sequence, (code, body.encode()))
         return session
+
+    @property
+    def is_full(self) -> bool:
+        """True if it has no room for a further answer."""
+        return len(self.results) >= RESULTS_MAX or self.results_bytes >= RESULTS_BYTES_MAX
 
     def remember(self, sequence: int, result: tuple[int, bytes]) -> None:
         """Keeps the answer to this sequence, which has none yet."""

@@ -26,7 +26,7 @@ class Kind(enum.IntEnum):
     LEAD = 1  # a leader begins; the body is its member id
     OPEN = 2  # a session begins; the body is a text for people
     COMMAND = 3  # the body is the command; `floor`: the caller has the answers to all sequences below
-    TOUCH = 4  # the session's caller lives
+    TOUCH = 4  # the session's caller lives; `floor` as in a command
     EXPIRE = 5  # these sessions end; the body is a JSON list of their ids
     BARRIER = 6  # nothing: it is confirmed, so its writer was the leader when it was sent
     CHECK = 7  # every member computes the hash of its state here
@@ -44,6 +44,7 @@ class Code(enum.IntEnum):
     FORGOTTEN = 4  # its sequence is below the floor: it had an answer, which is kept no longer
     REFUSED = 5  # the leader does not know the command: nothing was written; the body says why
     BUSY = 6  # too much is under way: nothing was written
+    FULL = 7  # the session has too many answers that its caller has not confirmed: not applied
 
 
 class MachineEntry:

@@ -133,6 +133,10 @@ class Leader:
             except (CommandRefusedError, UnknownCommandError) as error:
                 self._answer(visit, place, Answer(Code.REFUSED, str(error).encode()))
                 continue
+            answer = self._core.answer_at_once(entry)
+            if answer is not None:
+                self._answer(visit, place, answer)
+                continue
             entry.time_ns = time_ns
             self._gathered.entries.append(_Pending(entry, call, ((visit, place),)))
             self._gathered.size_bytes += len(entry.body)

@@ -26,13 +26,14 @@ from replog.machine.core import Core
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
 from replog.machine.member import Member
 from replog.machine.options import MachineOptions, MachineTuning, tuned
-from replog.machine.sessions import CommandId, Session
+from replog.machine.sessions import CommandId, IdSession, Session
 from replog.protocol.model import Position
 from replog.records.paths import log_key_path
 from replog.runtime.nursery import open_service_nursery
 
 # Members of enums are looked up slowly, and each call does so.
-_COMMAND, _DONE = int(Kind.COMMAND), int(Code.DONE)
+_COMMAND, _DONE, _FULL = int(Kind.COMMAND), int(Code.DONE), int(Code.FULL)
+_FULL_S = 0.02  # after which a command for whose answer its session had no room is sent again
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -61,10 +62,13 @@ class RunningMachine(Generic[State]):
 
     Each command of the class is a method, which returns when the command is applied: `await counters.add("visits", 1)`."""
 
-    def __init__(self, member: Member, caller: Caller, session: Session, options: MachineTuning) -> None:
+    def __init__(
+        self, member: Member, caller: Caller, session: Session, ids: IdSession, options: MachineTuning
+    ) -> None:
         self._member = member
         self._caller = caller
-        self._session = session
+        self._session = session  # of calls
+        self._ids = ids
         self._options = options
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -124,8 +128,8 @@ class RunningMachine(Generic[State]):
 
     async def next_id(self) -> CommandId:
         """An id for one command, to be kept before `call_as` sends it: then the command may be repeated, by any process, until it
-        is answered. Raises as `call`."""
-        return await self._session.begin()
+        is answered. Of more than 16,384 ids that are not answered, the oldest are given up. Raises as `call`."""
+        return await self._ids.begin()
 
     async def call_as(
         self,
@@ -137,12 +141,17 @@ class RunningMachine(Generic[State]):
     ) -> Result:
         """Runs a command that has an id: a repeat with the same id gets the first answer, and is not applied again.
 
-        Raises `SessionExpiredError` if the id's session has ended: then it is unknown whether the command was applied before."""
+        Raises as `call`, and `SessionExpiredError` if the id's session has ended, its answer came long before, or it was given
+        up: then it is unknown whether the command was applied before. If it timed out or was cancelled, repeat it."""
         wanted = CommandId.parse(command_id)
         known = self._member.core.machine.find(command)
-        body, floor = known.encode(args, kwargs), self._session.floor(wanted)
-        answer = await self._caller.ask(MachineEntry(_COMMAND, *wanted, floor, body=body))
-        self._session.ended(wanted)
+        body, is_answered = known.encode(args, kwargs), False
+        self._ids.called(wanted)
+        try:
+            answer = await self._ask(self._ids, wanted, body)
+            is_answered = True
+        finally:
+            self._ids.returned(wanted, is_answered=is_answered)
         return self._result(known, wanted, answer)  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -165,11 +174,27 @@ class RunningMachine(Generic[State]):
         session = self._session
         command_id = session.begin_nowait() or await session.begin()
         try:
-            floor = session.floor(command_id)
-            answer = await self._caller.ask(MachineEntry(_COMMAND, *command_id, floor, body=body))
+            answer = await self._ask(session, command_id, body)
         finally:
             session.ended(command_id)
         return self._result(command, command_id, answer)
+
+    async def _ask(self, session: Session, command_id: CommandId, body: bytes) -> Answer:
+        floor = session.floor(command_id)
+        answer = await self._caller.ask(MachineEntry(_COMMAND, *command_id, floor, body=body))
+        if answer.code != _FULL:
+            return answer
+        with trio.move_on_after(self._options.call_timeout_s):
+            while answer.code == _FULL:
+                session.make_room(command_id.session, floor)
+                await trio.sleep(_FULL_S)
+                floor = session.floor(command_id)  # which others have raised meanwhile
+                answer = await self._caller.ask(MachineEntry(_COMMAND, *command_id, floor, body=body))
+            return answer
+        raise CommandTimeoutError(
+            f"machine {self.machine_name!r}: command {command_id} was not applied for {self._options.call_timeout_s} s: its "
+            "session is full of answers that its member has not confirmed; the outcome is unknown"
+        )
 
     def _result(self, command: Command, command_id: CommandId, answer: Answer) -> Any:
         if answer.code == _DONE:
@@ -180,10 +205,12 @@ class RunningMachine(Generic[State]):
         if answer.code == Code.REFUSED:
             raise CommandRefusedError(answer.body.decode(errors="replace"))
         if answer.code == Code.EXPIRED:
+            self._ids.expired(command_id.session)
             raise self._session.expired(command_id.session)
         if answer.code == Code.FORGOTTEN:
             raise SessionExpiredError(
-                f"command {command_id} was answered or given up before: its result is kept no longer"
+                f"command {command_id} was answered or given up before: its result is kept no longer, and it is not applied "
+                "from now on"
             )
         raise RemoteProtocolError(f"machine {self.machine_name!r}: the leader answered with code {answer.code}")
 
@@ -208,16 +235,19 @@ async def run_machine(
         addresses = (listen,) if isinstance(listen, str) else listen
     member = Member(name, core, logs, context, settings, log_options)
     caller = Caller(name, context, settings, log_options.password)
-    session = Session(caller, settings, member.member_id)
+    session, ids = Session(caller, settings, member.member_id), IdSession(caller, settings, member.member_id)
     served = listening(member.member_id, addresses, member.reception, context)
     async with served as endpoints, open_service_nursery() as nursery:
         nursery.start_soon(member.run, endpoints)
         nursery.start_soon(caller.run)
         nursery.start_soon(session.keep_alive)
+        nursery.start_soon(ids.keep_alive)
         with trio.move_on_after(settings.call_timeout_s):
             await member.caught_up.wait()
         try:
-            yield RunningMachine(member, caller, session, settings)
-            await session.close()
+            yield RunningMachine(member, caller, session, ids, settings)
+            async with trio.open_nursery() as closing:
+                closing.start_soon(session.close)
+                closing.start_soon(ids.close)
         finally:
             caller.leave()

@@ -1,9 +1,15 @@
-"""The session of one member's calls: numbers them, and says which answers have come."""
+"""The sessions of one member: they number its commands, and say which answers have come.
+
+Its calls and the ids that its callers keep have a session each. The answers behind the lowest open command are kept by all
+members: a call is open for `call_timeout_s` at most, and an id for as long as its caller wants.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import suppress
+from itertools import takewhile
 from typing import NamedTuple
 
 import trio
@@ -15,6 +21,9 @@ from replog.machine.options import MachineTuning
 
 _TOUCHES_PER_TIMEOUT = 4
 _FAREWELL_S = 2.0
+IDS_MAX = 16_384  # of one member, open at once: the oldest one that is not under way is given up for the next one
+_ANSWERED_IDS_KEPT = 100  # the last ones, for callers that were interrupted while they got the answer
+_GIVEN_UP_SHARE = 8  # the oldest part of the ids is given up at once when answers fill the session
 
 
 class CommandId(NamedTuple):
@@ -96,6 +105,9 @@ class Session:
         """The sequence below which all answers have come; 0 for ids of another session."""
         return next(iter(self._unanswered)) if command_id.session == self._id and self._unanswered else 0
 
+    def make_room(self, session: int, floor: int) -> None:
+        """Answers fill this session above this floor. Of calls, the lowest is under way, and makes room when it ends."""
+
     def ended(self, command_id: CommandId) -> None:
         """The command was answered, or will not be repeated."""
         if command_id.session == self._id:
@@ -126,16 +138,18 @@ class Session:
         every_s = self._timeout_s / _TOUCHES_PER_TIMEOUT
         while True:
             await trio.sleep(every_s)
-            session = self._id
+            session, floor = self._id, next(iter(self._unanswered), 0)
             if session and trio.current_time() - self._used_s >= every_s:
                 try:
-                    answer = await self._caller.ask(MachineEntry(Kind.TOUCH, session))
+                    answer = await self._caller.ask(MachineEntry(Kind.TOUCH, session, floor=floor))
                 except MachineError:
                     continue  # no leader for now
                 except trio.ClosedResourceError:
                     return  # the member was left meanwhile
                 if answer.code == Code.EXPIRED:
                     self.expired(session)
+                elif answer.code == Code.FULL:
+                    self.make_room(session, floor)  # of answers to other processes, which have our ids
 
     async def close(self) -> None:
         """Ends the session, if a leader can be reached soon: else it expires. So does one with commands that were not answered:
@@ -150,3 +164,64 @@ class Session:
         finally:
             # A caller waiting for room asks one that has exited by then, and hears that.
             self._wake()
+
+
+class IdSession(Session):
+    """The ids that callers keep. An id is open until it was answered, or is given up: when too many are open, or when answers to
+    later ids fill the session."""
+
+    def __init__(self, caller: Caller, options: MachineTuning, who: str) -> None:
+        super().__init__(caller, options, who)
+        self._calls_max = IDS_MAX
+        self._under_way: Counter[CommandId] = Counter()
+        self._answered: dict[CommandId, None] = {}  # and open, oldest first
+
+    async def begin(self) -> CommandId:
+        """The next id. Gives up the oldest one, if too many are open. Raises as `Caller.ask`."""
+        if self._id and not self._is_free:
+            for sequence in self._unanswered:
+                if not self._is_under_way(sequence):
+                    self.ended(CommandId(self._id, sequence))
+                    break
+        return await super().begin()
+
+    def called(self, command_id: CommandId) -> None:
+        """A call with this id begins. `returned` must follow."""
+        self._under_way[command_id] += 1
+        self._answered.pop(command_id, None)
+
+    def returned(self, command_id: CommandId, *, is_answered: bool) -> None:
+        """The call ends."""
+        self._under_way[command_id] -= 1
+        if not self._under_way[command_id]:
+            del self._under_way[command_id]
+        if is_answered:
+            self._answered[command_id] = None
+            if len(self._answered) > _ANSWERED_IDS_KEPT:
+                self._forget(next(iter(self._answered)))
+
+    def make_room(self, session: int, floor: int) -> None:
+        """Forgets the answers that have come; without one there, gives up the oldest ids that are not under way."""
+        if session != self._id:
+            return
+        for command_id in list(self._answered):
+            self._forget(command_id)
+        if floor != next(iter(self._unanswered), 0):
+            return
+        end = floor + (self._next - floor) // _GIVEN_UP_SHARE + 1
+        oldest = takewhile(lambda each: each < end and not self._is_under_way(each), self._unanswered)
+        for sequence in list(oldest):
+            self.ended(CommandId(session, sequence))
+
+    async def close(self) -> None:
+        """Ends the session, unless it has ids that were not answered."""
+        for command_id in list(self._answered):
+            self._forget(command_id)
+        await super().close()
+
+    def _forget(self, command_id: CommandId) -> None:
+        del self._answered[command_id]
+        self.ended(command_id)
+
+    def _is_under_way(self, sequence: int) -> bool:
+        return CommandId(self._id, sequence) in self._under_way
