@@ -49,7 +49,7 @@ def test_wheel_names_the_types_of_each_verb(face: ModuleType, built: Built) -> N
     assert verbs.keys() | classes.keys() >= set(face.__all__)
     for name in classes.keys() & set(face.__all__):
         typed = {each.name for each in classes[name].body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
-        assert public(getattr(face, name)) - typed - {"aclose"} == set(), name  # a face leaves its context by `close`
+        assert public(getattr(face, name)) - typed == set(), name
 
 
 # Lines that mypy is to find fault with say so: it also reports those that it finds none with.

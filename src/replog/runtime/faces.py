@@ -96,8 +96,9 @@ class Faces(ABC):
         defines without a docstring get the signature and the docstring of the source."""
 
         def complete(face: AnyFace) -> AnyFace:
+            closes = hasattr(face, "close")  # by that, not by `aclose`
             for name, member in inspect.getmembers_static(source):
-                if not name.startswith("_"):
+                if not name.startswith("_") and not (closes and name == "aclose"):
                     self._complete(face, name, member)
             face._kind = self
             self._face_of[source] = face
