@@ -317,6 +317,18 @@ async def test_b4_emptied_archive_gets_no_new_cookie(autojump_clock: trio.testin
         assert (await client.admin.add_archive(URL)).url == URL
 
 
+async def test_b4_archive_emptied_while_it_is_used_gets_no_entries(autojump_clock: trio.testing.MockClock) -> None:
+    """A directory that is mounted no more takes objects, and loses them when it is mounted again."""
+    async with ready(segments=2) as (world, store, client, data):
+        await client.admin.archive_log("log", before="2:0")
+        mounted, store.contents = store.contents, {}
+        with pytest.raises(ArchiveError, match=r"has no cookie: it was emptied, or is not mounted \(B4\)"):
+            await client.admin.archive_log("log")
+        store.contents = mounted
+        await release(world)
+        assert await read_log(client) == data
+
+
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.CONFLICT])
 async def test_archive_added_halfway_is_used_for_nothing(fault: Fault) -> None:
     async with cluster(3) as world:

@@ -33,7 +33,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.effects import AskHolding, Effect, ReadMetadata, SendCopy, SendCopyRead, WriteMetadata
 from replog.protocol.fragment_copies import all_fixed_fragments
 from replog.protocol.quorum import Quorum
-from replog.records.archives import ArchiveRecord
+from replog.records.archives import COOKIE_NAME, ArchiveRecord
 from replog.records.editing import edit
 from replog.repair import archive_objects
 from replog.repair.archive_objects import GRACE_S, _Collection
@@ -82,7 +82,9 @@ class _Archive(OpenedArchive):
     """An opened archive whose calls take a turn before, and one behind them."""
 
     def __init__(self, store: MemoryArchive, runs: Archivings) -> None:
-        super().__init__(ArchiveRecord(_ARCHIVE, "test:bucket", "nonce"), store, trio.CapacityLimiter(1))
+        record = ArchiveRecord(_ARCHIVE, "test:bucket", "nonce")
+        store.put(COOKIE_NAME, [record.cookie()])
+        super().__init__(record, store, trio.CapacityLimiter(1))
         self._runs = runs
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> Any:
@@ -145,8 +147,8 @@ class Archivings:
         self.world = World(quorum, fragments, last_entry_id=LAST, digest_type=chance.choice(list(DigestType)))
         self.world.write()
         self.store = MemoryArchive()
-        self.store.ended = self._garble
         self.archive = _Archive(self.store, self)
+        self.store.ended = self._garble
         self.is_deleted = False
         self.counts: dict[str, int] = {}
         self._garbles = chance.random() < 0.5

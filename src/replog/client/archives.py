@@ -73,8 +73,16 @@ class OpenedArchive:
         await self.call(self.store.delete, [name])
         return max(each.modified_at_s for each in found)
 
-    def foreign(self, cookie: bytes | None) -> ArchiveError:
-        """The error of a store with this cookie, which is not that of the record."""
+    async def cookie(self) -> bytes | None:
+        """The cookie in the store. Raises `ArchiveError`."""
+        found = await self.call(self.store.read, COOKIE_NAME, 0, _COOKIE_BYTES_MAX)
+        return None if found is None else bytes(found)
+
+    async def check(self) -> None:
+        """Raises `ArchiveError` unless the store has the cookie that the record names (B4)."""
+        cookie = await self.cookie()
+        if cookie == self.record.cookie():
+            return
         if cookie is None:
             what, remedy = "has no cookie: it was emptied, or is not mounted", "Put the right one back"
         else:
@@ -82,7 +90,7 @@ class OpenedArchive:
                 "has the cookie of another archive, or of another cluster",
                 "Put the right one back; a new archive takes another prefix",
             )
-        return self.problem(f"its store {what} (B4): nothing was read or written. {remedy}")
+        raise self.problem(f"its store {what} (B4): nothing was read or written. {remedy}")
 
     def problem(self, what: str) -> ArchiveError:
         """An error about this archive."""
@@ -106,15 +114,15 @@ class Archives:
         entropy = current_entropy()
         record = known[0] if known else ArchiveRecord(entropy.token(8), url, entropy.token(), is_unfinished=True)
         opened = OpenedArchive(record, self._open_store(url), self._calls)
-        cookie = await _cookie(opened)
-        if cookie is None and record.is_unfinished:
+        if record.is_unfinished and await opened.cookie() is None:
             await self._records.create_key(archive_key_path(record.archive_id), record.encoded())
             await opened.call(opened.store.put, COOKIE_NAME, [record.cookie()])
-            cookie = await _cookie(opened)
-        if cookie != record.cookie():
+        try:
+            await opened.check()
+        except ArchiveError:
             if not known:  # nothing can name it: whoever opens it finds this cookie
                 await self._records.delete_key(archive_key_path(record.archive_id))
-            raise opened.foreign(cookie)
+            raise
         if await opened.call(opened.store.put, COOKIE_NAME, [record.cookie()]):
             raise opened.problem("its store replaces objects that exist: use one that can create without replacing")
         return await self._finished(record)
@@ -155,8 +163,7 @@ class Archives:
         opened = OpenedArchive(record, store, self._calls)
         if record.is_unfinished:
             raise opened.problem("it was not added to its end: add it again")
-        if (cookie := await _cookie(opened)) != record.cookie():
-            raise opened.foreign(cookie)
+        await opened.check()
         return self._opened.setdefault(archive_id, opened)
 
     async def delete_copies(self, ledger_id: int, copies: Iterable[str]) -> None:
@@ -174,8 +181,3 @@ class Archives:
                 _log.info("ledger %d: objects of it stay in an archive until they are collected: %s", ledger_id, error)
                 return
         _log.info("ledger %d: objects of it stay in an archive until they are collected", ledger_id)
-
-
-async def _cookie(archive: OpenedArchive) -> bytes | None:
-    found = await archive.call(archive.store.read, COOKIE_NAME, 0, _COOKIE_BYTES_MAX)
-    return None if found is None else bytes(found)

@@ -133,7 +133,9 @@ class Archiver:
             await self._ledgers.records.perform(effect, machine)
 
     async def _check_copy(self, archive: OpenedArchive, machine: LedgerArchiving, copy: str) -> None:
-        """Raises `ArchiveError` if an object of the copy that is to be named may be collected before, or was (F6)."""
+        """Raises `ArchiveError` if the store is another by now (B4): a directory may be mounted no more. And if an object of the
+        copy that is to be named may be collected before, or was (F6)."""
+        await archive.check()
         now_s = await archive.store_time_s(self._ledgers.entropy.token())
         ledger_id, fragment = machine.metadata.ledger_id, machine.fragment
         objects = await archive.copy(ledger_id, copy)
