@@ -8,9 +8,9 @@ Invariants:
 
 - Each delivery begins where the last one ended: no gap, no duplicate, in order (D3).
 - A batch is handed out only if its code, its stamp and its stride are right, and nothing of it past the bound (D2, R7).
-- The last add confirmed that is known never sinks, and a ledger that was seen closed stays closed. - A last add
-  confirmed counts only with a record that has the term of its stamp (R11). Of a batch, only what has the batch's stamp
-  in the record is used: a takeover may have ended its term inside it.
+- The last add confirmed that is known never sinks, and a ledger that was seen closed stays closed.
+- A last add confirmed counts only with a record that has the term of its stamp (R11). Of a batch, only what has the
+  batch's stamp in the record is used: a takeover may have ended its term inside it.
 - From DONE on nothing is asked for or handed out.
 """
 
