@@ -114,7 +114,7 @@ def test_method_without_mark_is_not_a_command() -> None:
 
 def test_state_is_read_back_equal() -> None:
     shop = Shop({3: Item("a", (1.5,))}, {"y", "x"}, b"\x00")
-    fields = json.loads(json.dumps(SHOP.encode_state(shop)))
+    fields = json.loads(SHOP.state_json(shop))
     assert fields["tags"] == ["x", "y"]
     assert SHOP.decode_state(fields) == shop
 

@@ -3,15 +3,16 @@
 from tests.mutation.table import SourceMutant
 
 _FIRST = {
-    "core": ("tests/machine/test_core.py",),
+    "core": ("tests/machine/test_core.py", "tests/machine/test_saved_states.py"),
     "leading": ("tests/machine/test_leading.py", "tests/machine/test_members.py"),
     "member": ("tests/machine/test_leading.py", "tests/machine/test_snapshots.py", "tests/machine/test_members.py"),
+    "saving": ("tests/machine/test_saved_states.py",),
     "snapshots": ("tests/machine/test_snapshots.py",),
     "snapshot_format": ("tests/machine/test_snapshots.py",),
     "sessions": ("tests/machine/test_members.py", "tests/machine/test_sessions.py"),
     "running": ("tests/machine/test_members.py",),
     "visits": ("tests/machine/test_members.py",),
-    "commands": ("tests/machine/test_commands.py",),
+    "commands": ("tests/machine/test_commands.py", "tests/machine/test_saved_states.py"),
 }
 
 
@@ -166,7 +167,7 @@ MUTANTS = (
     _mutant(
         "text-for-a-number",
         "commands",
-        "        if same != value:\n            raise TypeError(problem)\n",
+        "        if not is_same:\n            raise self._wrong(value, place)\n",
         "",
         "an argument arrives as another value than it was passed",
     ),
@@ -232,5 +233,47 @@ MUTANTS = (
         "if now_s - looked_s > 2 * look_s:",
         "if False:",
         "a leader that was stopped for a while ends the sessions of all callers when it goes on",
+    ),
+    _mutant(
+        "types-not-restored",
+        "commands",
+        "            if shapes[name] != after:\n",
+        "            if False:\n",
+        "a snapshot makes a list of a tuple, and a command answers otherwise after a restart",
+    ),
+    _mutant(
+        "values-not-restored",
+        "commands",
+        "            if to_state_json(saved[name]) != self._field_json(restored, name):\n",
+        "            if False:\n",
+        "a snapshot makes True of False, and a command answers otherwise after a restart",
+    ),
+    _mutant(
+        "unsavable-state-saved",
+        "saving",
+        "        await current_threads().run(self._check, data, shapes)\n",
+        "",
+        "the log is trimmed for a snapshot that restores another state",
+    ),
+    _mutant(
+        "unsavable-state-stops",
+        "core",
+        "            self.checked, self.unsavable = None, error",
+        "            raise",
+        "no member ever starts again once the state cannot be written",
+    ),
+    _mutant(
+        "signal-as-result",
+        "core",
+        "            if not isinstance(error, Exception) and is_of_handler(error):\n                raise\n",
+        "",
+        "Ctrl-C in one process is the result of a command there, which the others have applied",
+    ),
+    _mutant(
+        "sets-in-any-order",
+        "commands",
+        "    return sorted(found, key=None if has_order else to_state_json)",
+        "    return found",
+        "members that agree stop, since their sets have other orders",
     ),
 )

@@ -608,11 +608,12 @@ MUTANTS = (
         "L10",
         "machine/saving.py",
         "        position, commands = self._core.position, self._core.commands\n"
+        "        # What can't be read back must not replace the log. In a thread: it takes longer than writing it.\n"
+        "        await current_threads().run(self._check, data, shapes)\n"
         "        # What comes from here on is in another ledger than what the next snapshot makes needless.\n"
+        "        await log.roll()\n",
+        "        await current_threads().run(self._check, data, shapes)\n"
         "        await log.roll()\n"
-        "        await current_threads().run(self._check, data)\n",
-        "        await log.roll()\n"
-        "        await current_threads().run(self._check, data)\n"
         "        position, commands = self._core.position, self._core.commands\n",
         "a snapshot is saved for a later position than it has: the log is trimmed of commands that are in no snapshot",
     ),

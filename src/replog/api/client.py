@@ -327,7 +327,8 @@ class Client:
         """Runs a member of a replicated state machine, as a context: it applies the log of this name, and competes to lead it.
 
         Members reach each other where `listen` says, like "tcp:0.0.0.0:3200"; by default at a socket for this user's processes
-        on this machine. Raises `ConfigError`; `UnknownCommandError` and `StateDivergedError` end the context."""
+        on this machine. Raises `ConfigError`. `UnknownCommandError`, `StateDivergedError`, `CommandUnappliedError` and
+        `UnsavableStateError` end the context."""
         check_types("run_machine", options=(options, machines.MachineOptions), quorum=(quorum, Quorum))
         context = machines.context_of(self._opened.ledgers, self._opened.plugins)
         written = LogOptions(quorum=quorum or self.default_quorum, password=password, digest=digest_type)

@@ -81,10 +81,12 @@ from replog.errors.machines import (
     CommandFailedError,
     CommandRefusedError,
     CommandTimeoutError,
+    CommandUnappliedError,
     MachineError,
     SessionExpiredError,
     StateDivergedError,
     UnknownCommandError,
+    UnsavableStateError,
 )
 from replog.errors.metastore import (
     KeyExistsError,
@@ -134,6 +136,7 @@ __all__ = [
     "CommandFailedError",
     "CommandRefusedError",
     "CommandTimeoutError",
+    "CommandUnappliedError",
     "CompressionUnavailableError",
     "ConfigError",
     "CursorError",
@@ -202,6 +205,7 @@ __all__ = [
     "TrimmedError",
     "UnauthorizedError",
     "UnknownCommandError",
+    "UnsavableStateError",
     "VersionConflictError",
     "WouldBlockError",
     "WriteQuorumError",

@@ -30,6 +30,14 @@ class CommandRefusedError(MachineError):
     """The leader does not know this command, or not in this version. Retry: after upgrading the leader. Outcome: not written."""
 
 
+class CommandUnappliedError(MachineError):
+    """A confirmed command ran out of memory or stack in this process (`MemoryError`, `RecursionError`).
+
+    This member stops, because other members may have applied the command.
+    Retry: with more memory or a higher recursion limit, or with a command that raises another error instead. Outcome: confirmed;
+    it is applied when a member starts again."""
+
+
 class CommandTimeoutError(MachineError, TransientError):
     """No leader confirmed the request in time, or its session stayed full of answers that its member did not confirm.
 
@@ -47,3 +55,10 @@ class StateDivergedError(MachineError):
     its arguments and the state, such as the clock or the order of a set.
 
     Retry: no, correct the command; a member that starts again begins with the last snapshot. Outcome: the log is unchanged."""
+
+
+class UnsavableStateError(MachineError):
+    """The state can't be written and read back equal, so no snapshot of it would restore it. Names the field.
+
+    A machine of up to 1000 commands stops its leader with it; later the leader logs it, saves no snapshot and keeps the log.
+    Retry: after correcting the type of the field, or the command that sets it. Outcome: the log is unchanged."""

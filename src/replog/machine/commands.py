@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,15 @@ import attrs
 import cattrs
 from cattrs.preconf.json import make_converter
 
-from replog.errors import CommandRefusedError, ConfigError, UnknownCommandError
+from replog.errors import CommandRefusedError, ConfigError, UnknownCommandError, UnsavableStateError
+from replog.machine.shapes import (
+    ARGUMENT_NESTING_MAX,
+    RESULT_NESTING_MAX,
+    ShapeError,
+    difference,
+    is_nested_deeper,
+    shape_of,
+)
 
 State = TypeVar("State", bound="StateMachine")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -136,24 +144,32 @@ class Command:
         try:
             # As JSON of the whole list, at a third of the cost: the encoder is made again for each list, but for no text.
             texts = [f",{value}" if type(value) is int else f",{to_json(value)}" for value in fields]
-            return f"{self._head}{''.join(texts)}]".encode()
-        except (TypeError, ValueError) as error:
+            body = f"{self._head}{''.join(texts)}]".encode()
+        except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"command {self.name!r}: {error}: nothing was sent") from error
+        if len(body) > _FLAT_BYTES_MAX and is_nested_deeper(body, _LEVELS_MAX):
+            raise TypeError(f"command {self.name!r}: an argument is {_TOO_DEEP}: nothing was sent")
+        return body
 
     def _unstructured(self, value: Any, place: int) -> Any:
         wanted = self._types[place]
-        needed = f"argument {place + 1} must be {_type_name(wanted)}, not {value!r}"
-        problem = f"command {self.name!r}: {needed}: nothing was sent"
         try:
             plain = CONVERTER.unstructure(value, unstructure_as=wanted)
             # Through JSON, which makes lists of tuples and texts of keys.
             same = _structure(wanted, json.loads(to_json(plain)))
+            is_same = same == value
+        except RecursionError as error:
+            raise TypeError(f"command {self.name!r}: argument {place + 1} is {_TOO_DEEP}: nothing was sent") from error
         except (TypeError, ValueError, AttributeError, KeyError, cattrs.BaseValidationError) as error:
-            raise TypeError(problem) from error
-        if same != value:
-            raise TypeError(problem)
+            raise self._wrong(value, place) from error
+        if not is_same:
+            raise self._wrong(value, place)
         # As the leader reads it, which takes nothing but a plain value for one: 1 in place of True or 1.0.
         return same if wanted in _PLAIN else plain
+
+    def _wrong(self, value: Any, place: int) -> TypeError:
+        needed = f"argument {place + 1} must be {_type_name(self._types[place])}, not {value!r}"
+        return TypeError(f"command {self.name!r}: {needed}: nothing was sent")
 
     def decode(self, fields: list[Any]) -> list[Any]:
         """The arguments, of the fields behind name and version. Raises `UnknownCommandError` if they don't fit."""
@@ -176,12 +192,19 @@ class Command:
             ) from error
 
     def encode_result(self, result: Any) -> bytes:
-        """The result as JSON. Raises `TypeError` or `ValueError` if it is not of the command's type."""
+        """The result as JSON. Raises `TypeError` or `ValueError` if it is not of the command's type, or too deep."""
         if type(result) is int:
             return b"%d" % result
         if result is None or type(result) in _PLAIN:
             return to_json(result).encode()
-        return to_json(CONVERTER.unstructure(result, unstructure_as=self._result_type)).encode()
+        try:
+            data = to_json(CONVERTER.unstructure(result, unstructure_as=self._result_type)).encode()
+        except RecursionError as error:
+            # In every process alike: it is deeper than the limit, which is far below what the stack takes.
+            raise ValueError(_RESULT_TOO_DEEP) from error
+        if is_nested_deeper(data, RESULT_NESTING_MAX):
+            raise ValueError(_RESULT_TOO_DEEP)
+        return data
 
     def decode_result(self, data: bytes) -> Any:
         """The result that these bytes are."""
@@ -210,6 +233,7 @@ class MachineType(Generic[State]):
         if not is_attrs or not issubclass(machine, StateMachine):
             raise ConfigError(f"{machine!r} must be an attrs class that inherits from replog.StateMachine")
         self.machine = machine
+        self._fields: Any = attrs.fields(typing.cast(Any, machine))
         self.commands: dict[tuple[str, int], Command] = {}
         self.by_attribute: dict[str, Command] = {}
         for attribute, member in inspect.getmembers_static(machine, inspect.isfunction):
@@ -225,22 +249,66 @@ class MachineType(Generic[State]):
         """Raises `ConfigError` if the initial state can't be written and read back."""
         try:
             initial = self.machine()
-            same = self.decode_state(json.loads(to_json(self.encode_state(initial))))
-        except (
-            TypeError,
-            ValueError,
-            AttributeError,
-            cattrs.BaseValidationError,
-            cattrs.errors.StructureHandlerNotFoundError,
-        ) as error:
-            problem = "all its fields need defaults and types that JSON can be made of"
-            raise ConfigError(f"{self.machine.__name__}: {problem}: {error}") from error
-        if same != initial:
-            raise ConfigError(f"{self.machine.__name__}: its initial state isn't equal when it was written and read")
+        except TypeError as error:
+            raise ConfigError(f"{self.machine.__name__}: all its fields need defaults: {error}") from error
+        try:
+            self.check_savable(initial)
+        except UnsavableStateError as error:
+            raise ConfigError(f"{self.machine.__name__}, as it is at the beginning: {error}") from error
 
-    def encode_state(self, state: State) -> Any:
-        """The fields, as what JSON is made of. Sets are sorted, so that equal states have the same JSON."""
-        return CONVERTER.unstructure(state, unstructure_as=self.machine)
+    def check_savable(self, state: State) -> None:
+        """Raises `UnsavableStateError` if the state differs when it was written and read: in a value or a type."""
+        shapes = self.shapes(state)
+        self.check_saved(json.loads(self.state_json(state)), shapes)
+
+    def shapes(self, state: State) -> dict[str, Any]:
+        """The shape of each field. Raises `UnsavableStateError`."""
+        seen: set[int] = set()
+        shapes = {}
+        for each in self._fields:
+            try:
+                if not each.init:
+                    raise ShapeError("is not saved: remove its init=False")
+                shapes[each.name] = shape_of(getattr(state, each.name), seen)
+            # Whatever the classes of its values raise.
+            except Exception as error:
+                raise _unsavable(each.name, error) from error
+        return shapes
+
+    def check_saved(self, saved: Any, shapes: dict[str, Any]) -> None:
+        """Raises `UnsavableStateError` if these fields, read from JSON, are not read back as a state of these shapes that
+        is written as the same fields."""
+        try:
+            restored = self.decode_state(saved)
+        except Exception as error:
+            raise self._of_field(lambda each: _structure(each.type or Any, saved[each.name]), error) from error
+        for name, after in self.shapes(restored).items():
+            if shapes[name] != after:
+                raise _unsavable(
+                    name, ShapeError(f"differs when it was written and read: {difference(shapes[name], after)}")
+                )
+            if to_state_json(saved[name]) != self._field_json(restored, name):
+                raise _unsavable(name, ShapeError("differs when it was written and read: in a value"))
+
+    def state_json(self, state: State) -> str:
+        """The fields as JSON. Sets are sorted, so that equal states have the same JSON. Raises `UnsavableStateError`."""
+        try:
+            return to_state_json(CONVERTER.unstructure(state, unstructure_as=self.machine))
+        except Exception as error:
+            raise self._of_field(lambda each: self._field_json(state, each.name), error) from error
+
+    def _field_json(self, state: State, name: str) -> str:
+        wanted = getattr(self._fields, name).type
+        return to_state_json(CONVERTER.unstructure(getattr(state, name), unstructure_as=wanted or Any))
+
+    def _of_field(self, attempt: Callable[[Any], object], error: Exception) -> UnsavableStateError:
+        """The error that names the first field for which this fails, too."""
+        for each in self._fields:
+            try:
+                attempt(each)
+            except Exception as of_field:
+                return _unsavable(each.name, of_field)
+        return _unsavable("", error)
 
     def decode_state(self, fields: Any) -> State:
         """The state with these fields. Raises as cattrs does."""
@@ -272,14 +340,34 @@ class MachineType(Generic[State]):
     def decode_asked(self, body: bytes) -> Call:
         """Decodes a caller's request. Raises `CommandRefusedError`: nothing was written."""
         try:
-            return self.decode(body)
+            call = self.decode(body)
         except UnknownCommandError as error:
             raise CommandRefusedError(f"the leader refuses it: {error}; nothing was written") from error
+        if len(body) > _FLAT_BYTES_MAX and is_nested_deeper(body, _LEVELS_MAX):
+            raise CommandRefusedError(f"the leader refuses it: an argument is {_TOO_DEEP}; nothing was written")
+        return call
 
 
 def _make_converter() -> cattrs.Converter:
-    # Of a set, equal ones may iterate differently in two processes.
-    return make_converter(forbid_extra_keys=True, unstruct_collection_overrides={AbstractSet: sorted})
+    return make_converter(forbid_extra_keys=True, unstruct_collection_overrides={AbstractSet: _in_order})
+
+
+def _in_order(members: Iterable[Any]) -> list[Any]:
+    """The members of a set in an order that is the same in all processes, in which equal sets may iterate differently."""
+    found = list(members)
+    kinds = set(map(type, found))
+    # Others may have no order: dicts, which attrs classes become; None beside numbers; NaN.
+    has_order = kinds <= {int} or kinds <= {str}
+    return sorted(found, key=None if has_order else to_state_json)
+
+
+def _unsavable(field: str, error: Exception) -> UnsavableStateError:
+    problem = str(error)
+    if isinstance(error, cattrs.BaseValidationError):
+        problem = f"can't be read back: {'; '.join(cattrs.transform_error(error))}"
+    elif not isinstance(error, ShapeError):
+        problem = f"can't be saved: {type(error).__name__}: {error}"
+    return UnsavableStateError(f"field {field!r} {problem}" if field else problem)
 
 
 def _structure(wanted: Any, value: Any) -> Any:
@@ -301,9 +389,15 @@ def _type_name(wanted: Any) -> str:
     return wanted.__name__ if isinstance(wanted, type) else str(wanted)
 
 
+_LEVELS_MAX = ARGUMENT_NESTING_MAX + 1  # of a body, which is a list
+_FLAT_BYTES_MAX = 2 * _LEVELS_MAX  # a shorter body cannot be nested deeper
+_TOO_DEEP = f"nested more than {ARGUMENT_NESTING_MAX} levels deep"
+_RESULT_TOO_DEEP = f"its result is nested more than {RESULT_NESTING_MAX} levels deep"
 CONVERTER = _make_converter()
 # One encoder for all: `json.dumps` with options makes one for each call.
 to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+# Unlike arguments, a state may have infinite numbers and NaN, which are not equal to themselves.
+to_state_json = json.JSONEncoder(separators=(",", ":")).encode
 _raw_decode = json.JSONDecoder().raw_decode
 
 

@@ -10,7 +10,9 @@ No I/O, no clock, no randomness: members that apply the same entries have the sa
   knows the applied commands.
 - A session begins and ends by an entry only. Its id is counted here, so that no id ever means two sessions. A command
   of a session that does not exist is not applied.
-- A command that raises counts as applied.
+- A command that raises counts as applied, whatever it raises. Running out of memory or stack is no result: it depends
+  on the process.
+- A state that cannot be saved stops nobody: the log has it.
 - The first entry that counts is BEGIN. So a member that finds a trimmed log, and no snapshot, never takes the rest for
   all.
 """
@@ -22,11 +24,18 @@ import json
 from collections.abc import Iterable
 from typing import Any, Generic
 
-from replog.errors import RemoteProtocolError, StateDivergedError, UnknownCommandError
-from replog.machine.commands import Call, MachineType, State, to_json
+from replog.errors import (
+    CommandUnappliedError,
+    RemoteProtocolError,
+    StateDivergedError,
+    UnknownCommandError,
+    UnsavableStateError,
+)
+from replog.machine.commands import Call, MachineType, State, to_json, to_state_json
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
 from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.model import Position
+from replog.runtime.signals import is_of_handler
 
 SNAPSHOT_FORMAT = 1
 RESULTS_MAX = 16_384  # of one session that its caller has not confirmed: above it, only the one at the floor is applied
@@ -64,6 +73,7 @@ class Core(Generic[State]):
         self.has_begun = False
         self.commands = 0  # applied so far
         self.checked: tuple[Position, str] | None = None  # the last CHECK, and the hash of the core there
+        self.unsavable: UnsavableStateError | None = None  # why there is no hash at the last CHECK
         self.snapshot_commands = 0  # how many were applied in the last snapshot that is known
         self.takeovers = 0  # that this process has seen: not a part of the state
         self._sessions: dict[int, _Session] = {}
@@ -83,35 +93,41 @@ class Core(Generic[State]):
         """Applies the next entry, and returns the answer for its caller, if it has one. `call` is a command that was
         decoded before.
 
-        Raises `BeginningGoneError` (nothing was applied), `UnknownCommandError` or `StateDivergedError`: then this member must
-        stop."""
+        Raises `BeginningGoneError` (nothing was applied), `UnknownCommandError`, `StateDivergedError` or
+        `CommandUnappliedError`: then this member must stop."""
         assert position > self.position, "entries are applied in order, each once"
         if not self.has_begun:
             self._begin(position, entry.kind)
         if entry.time_ns > self.time_ns:
             self.time_ns = entry.time_ns
-        answer: Answer | None = None
         if entry.kind == _COMMAND:
-            answer = self._command(entry, call)
-        elif entry.kind == Kind.OPEN:
-            answer = self._open()
-        elif entry.kind == Kind.TOUCH:
-            answer = self._touch(entry)
-        elif entry.kind == Kind.EXPIRE:
-            answer = self._expire(sessions_of(entry.body))
-        elif entry.kind == Kind.CHECK:
-            self.position = position  # which the hash covers
-            self.checked = position, self.hash()
+            try:
+                answer: Answer | None = self._command(entry, call)
+            except (MemoryError, RecursionError) as error:
+                raise self._unapplied(position, call or self.machine.decode(entry.body), error) from error
+        else:
+            answer = self._other(position, entry)
+        self.position = position
+        if answer is not None:
+            answer.position = position
+        return answer
+
+    def _other(self, position: Position, entry: MachineEntry) -> Answer | None:
+        if entry.kind == Kind.OPEN:
+            return self._open()
+        if entry.kind == Kind.TOUCH:
+            return self._touch(entry)
+        if entry.kind == Kind.EXPIRE:
+            return self._expire(sessions_of(entry.body))
+        if entry.kind == Kind.CHECK:
+            self._check(position)
         elif entry.kind == Kind.HASH:
             self._compare(entry.body)
         elif entry.kind == Kind.LEAD:
             self.takeovers += 1
         elif entry.kind == Kind.READ:
             raise UnknownCommandError("a read is not an entry: something else wrote to this log")
-        self.position = position
-        if answer is not None:
-            answer.position = position
-        return answer
+        return None
 
     def answer_at_once(self, entry: MachineEntry) -> Answer | None:
         """The answer to an entry that changes nothing if it comes next: then it need not be written. None for all others."""
@@ -182,14 +198,33 @@ class Core(Generic[State]):
         except (MemoryError, RecursionError):
             # These depend on the process: other members may have applied it.
             raise
-        except Exception as error:
+        except BaseException as error:
+            # A command does not wait, so nobody cancels it. But a signal may come at any time, to this process only.
+            if not isinstance(error, Exception) and is_of_handler(error):
+                raise
             shown = [type(error).__name__, _text_of(error)]
             return Code.FAILED, to_json(shown).encode()
 
+    def _unapplied(self, position: Position, call: Call, error: BaseException) -> CommandUnappliedError:
+        machine, kind = self.machine.machine.__name__, type(error).__name__
+        return CommandUnappliedError(
+            f"command {call.command.name!r} of {machine} at {position} ended with {kind} here. It is confirmed, and other "
+            "members may have applied it; this one stops, and so does each that runs out of the same. Start again with more "
+            "memory or a higher recursion limit; if no member can apply it, mend the command so that it raises another error"
+        )
+
     # -- divergence ---------------------------------------------------------------------------------------------------
 
+    def _check(self, position: Position) -> None:
+        self.position = position  # which the hash covers
+        try:
+            self.checked, self.unsavable = (position, self.hash()), None
+        except UnsavableStateError as error:
+            self.checked, self.unsavable = None, error  # nothing is compared
+
     def hash(self) -> str:
-        """A hash of the state and the sessions. It leaves out the texts of failures: an object's address may be in one."""
+        """A hash of the state and the sessions. It leaves out the texts of failures: an object's address may be in one. Raises
+        `UnsavableStateError`."""
         sessions = [
             [
                 number,
@@ -201,15 +236,9 @@ class Core(Generic[State]):
             ]
             for number, session in self._sessions.items()
         ]
-        whole = [
-            str(self.position),
-            self.time_ns,
-            self.commands,
-            self._next_session,
-            sessions,
-            self.machine.encode_state(self.state),
-        ]
-        return hashlib.sha256(self._json(whole)).hexdigest()
+        whole = [str(self.position), self.time_ns, self.commands, self._next_session, sessions]
+        text = f"{to_state_json(whole)[:-1]},{self.machine.state_json(self.state)}]"
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _compare(self, body: bytes) -> None:
         try:
@@ -226,19 +255,10 @@ class Core(Generic[State]):
                 "depends on more than its arguments and the state. This member stops; nothing in the log was changed"
             )
 
-    def _json(self, fields: object) -> bytes:
-        try:
-            return _state_json(fields).encode()
-        except (TypeError, ValueError) as error:
-            name = self.machine.machine.__name__
-            raise UnknownCommandError(
-                f"the state of {name} is not data that JSON can be made of: {error}. This member stops; correct the command"
-            ) from error
-
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        """All of it, as JSON: made at once, before the state changes again."""
+        """All of it, as JSON: made at once, before the state changes again. Raises `UnsavableStateError`."""
         sessions = [
             [
                 number,
@@ -256,9 +276,8 @@ class Core(Generic[State]):
             "commands": self.commands,
             "next_session": self._next_session,
             "sessions": sessions,
-            "state": self.machine.encode_state(self.state),
         }
-        return self._json(fields)
+        return f'{to_state_json(fields)[:-1]},"state":{self.machine.state_json(self.state)}}}'.encode()
 
     def load(self, data: bytes) -> None:
         """Restores a dumped state. Raises `UnknownCommandError` if that is of another version, `RemoteProtocolError` if
@@ -275,7 +294,7 @@ class Core(Generic[State]):
             numbers = dumped["time_ns"], dumped["commands"], dumped["next_session"]
             position = Position.parse(dumped["position"])
             state_fields = dumped["state"]
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RemoteProtocolError(f"a damaged snapshot of {machine.__name__}: {error!r}") from error
         try:
             state = self.machine.decode_state(state_fields)
@@ -353,16 +372,12 @@ def _bytes_of(result: tuple[int, bytes]) -> int:
     return _TEXT_CHARACTERS_MAX if code == _FAILED else len(body)
 
 
-def _text_of(error: Exception) -> str:
+def _text_of(error: BaseException) -> str:
     """For the caller. A command that raised counts as applied even if its error cannot be described."""
     try:
         return str(error)[:_TEXT_CHARACTERS_MAX]
     except Exception as another:
         return f"(its text cannot be shown: str() of it raised {type(another).__name__})"
-
-
-# Unlike arguments, a state may have infinite numbers and NaN, which are not equal to themselves.
-_state_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def sessions_of(body: bytes) -> list[int]:
