@@ -116,6 +116,25 @@ def test_result_of_another_type_is_a_failure() -> None:
     assert answer.code == Code.FAILED
 
 
+def test_keyword_arguments_reach_the_command() -> None:
+    """The log has a position for each argument: it was passed by position, and the command always failed."""
+
+    @attrs.define
+    class Named(replog.StateMachine):
+        @replog.command
+        def join(self, first: str, *, second: str, third: str = "c") -> str:
+            return first + second + third
+
+    machine = MachineType(Named)
+    core = Core(machine)
+    core.apply(Position(1, 0), MachineEntry(Kind.BEGIN))
+    core.apply(Position(1, 1), MachineEntry(Kind.OPEN))
+    body = machine.find(Named.join).encode(("a",), {"second": "b"})
+    answer = core.apply(Position(1, 2), MachineEntry(Kind.COMMAND, 1, 1, body=body))
+    assert answer is not None
+    assert (answer.code, answer.body) == (Code.DONE, b'"abc"')
+
+
 def test_now_is_the_time_of_the_entry_and_never_goes_back(log: Log) -> None:
     body = TIME.encode((), {})
     times = [

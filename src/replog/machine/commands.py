@@ -101,6 +101,7 @@ class Command:
         "_result_type",
         "_signature",
         "_types",
+        "apply",
         "function",
         "name",
         "version",
@@ -117,6 +118,8 @@ class Command:
                 raise ConfigError(
                     f"command {name!r} of {owner.__name__}: its parameter {each.name!r} needs a type, and can't be variadic"
                 )
+        by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        self.apply = _keywords_applied(function, by_name) if by_name else function
         self._signature = inspect.Signature(parameters)
         self._types = [hints[each.name] for each in parameters]
         self._plain = [each if each in _PLAIN else None for each in self._types]
@@ -372,6 +375,15 @@ def _unsavable(field: str, error: Exception) -> UnsavableStateError:
 
 def _structure(wanted: Any, value: Any) -> Any:
     return CONVERTER.structure(value, wanted)
+
+
+def _keywords_applied(function: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    """The function of a command whose last arguments are passed by these names."""
+
+    def apply(*args: Any) -> Any:
+        return function(*args[: -len(names)], **dict(zip(names, args[-len(names) :], strict=True)))
+
+    return apply
 
 
 def _refuse(wanted: Any, value: Any) -> Any:

@@ -191,7 +191,7 @@ class Core(Generic[State]):
         object.__setattr__(state, "_now_ns", self.time_ns)  # the class may be frozen but for its commands
         try:
             # Encoded at once: what the command returned may be a part of the state, which changes.
-            result = call.command.encode_result(call.command.function(state, *call.args))
+            result = call.command.encode_result(call.command.apply(state, *call.args))
             if len(result) > RESULT_BYTES_MAX:
                 raise ValueError(f"a result of {len(result)} bytes as JSON: the limit is {RESULT_BYTES_MAX}")
             return _DONE, result
