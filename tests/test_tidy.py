@@ -38,7 +38,7 @@ MAY_CATCH_EVERYTHING: dict[str, str] = {
     "replog/aio/host.py": "whatever a call raises is raised again in the task that called",
     "replog/backends/files/maintenance.py": "its thread must not die unheard: the storage stops, and says why",
     "replog/blocking/portal.py": "whatever a call raises is raised again in the thread that called",
-    "replog/machine/commands.py": "whatever the values of a field raise is the reason why it can't be saved",
+    "replog/machine/states.py": "whatever the values of a field raise is the reason why it can't be saved",
     "replog/machine/core.py": "what a user's command raises is its result; a snapshot's fields are refused by name",
     "replog/metastores/zookeeper/driver.py": "kazoo's thread must not die unheard: the session ends, says why, and is begun anew",
     "replog/runtime/nursery.py": "the body's own exception is raised again, once the nursery is left",

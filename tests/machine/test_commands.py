@@ -114,9 +114,9 @@ def test_method_without_mark_is_not_a_command() -> None:
 
 def test_state_is_read_back_equal() -> None:
     shop = Shop({3: Item("a", (1.5,))}, {"y", "x"}, b"\x00")
-    fields = json.loads(SHOP.state_json(shop))
+    fields = json.loads(SHOP.states.json(shop))
     assert fields["tags"] == ["x", "y"]
-    assert SHOP.decode_state(fields) == shop
+    assert SHOP.states.decode(fields) == shop
 
 
 def test_unreplicable_class_is_refused() -> None:

@@ -3,16 +3,18 @@
 from tests.mutation.table import SourceMutant
 
 _FIRST = {
-    "core": ("tests/machine/test_core.py", "tests/machine/test_saved_states.py"),
+    "core": ("tests/machine/test_core.py", "tests/machine/test_states.py"),
     "leading": ("tests/machine/test_leading.py", "tests/machine/test_members.py"),
     "member": ("tests/machine/test_leading.py", "tests/machine/test_snapshots.py", "tests/machine/test_members.py"),
-    "saving": ("tests/machine/test_saved_states.py",),
+    "saving": ("tests/machine/test_states.py",),
     "snapshots": ("tests/machine/test_snapshots.py",),
     "snapshot_format": ("tests/machine/test_snapshots.py",),
     "sessions": ("tests/machine/test_members.py", "tests/machine/test_sessions.py"),
     "running": ("tests/machine/test_members.py",),
     "visits": ("tests/machine/test_members.py",),
-    "commands": ("tests/machine/test_commands.py", "tests/machine/test_saved_states.py"),
+    "commands": ("tests/machine/test_commands.py", "tests/machine/test_states.py"),
+    "conversion": ("tests/machine/test_states.py",),
+    "states": ("tests/machine/test_states.py",),
 }
 
 
@@ -236,14 +238,14 @@ MUTANTS = (
     ),
     _mutant(
         "types-not-restored",
-        "commands",
+        "states",
         "            if shapes[name] != after:\n",
         "            if False:\n",
         "a snapshot makes a list of a tuple, and a command answers otherwise after a restart",
     ),
     _mutant(
         "values-not-restored",
-        "commands",
+        "states",
         "            if to_state_json(saved[name]) != self._field_json(restored, name):\n",
         "            if False:\n",
         "a snapshot makes True of False, and a command answers otherwise after a restart",
@@ -271,7 +273,7 @@ MUTANTS = (
     ),
     _mutant(
         "sets-in-any-order",
-        "commands",
+        "conversion",
         "    return sorted(found, key=None if has_order else to_state_json)",
         "    return found",
         "members that agree stop, since their sets have other orders",

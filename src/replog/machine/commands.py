@@ -14,25 +14,18 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 import attrs
 import cattrs
-from cattrs.preconf.json import make_converter
 
 from replog.errors import CommandRefusedError, ConfigError, UnknownCommandError, UnsavableStateError
-from replog.machine.shapes import (
-    ARGUMENT_NESTING_MAX,
-    RESULT_NESTING_MAX,
-    ShapeError,
-    difference,
-    is_nested_deeper,
-    shape_of,
-)
+from replog.machine.conversion import CONVERTER, from_json, structure, to_json
+from replog.machine.shapes import ARGUMENT_NESTING_MAX, RESULT_NESTING_MAX, is_nested_deeper
+from replog.machine.states import StateType
 
 State = TypeVar("State", bound="StateMachine")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -124,7 +117,7 @@ class Command:
         self._types = [hints[each.name] for each in parameters]
         self._plain = [each if each in _PLAIN else None for each in self._types]
         try:
-            self._hooks = [partial(_refuse if each in _PLAIN else _structure, each) for each in self._types]
+            self._hooks = [partial(_refuse if each in _PLAIN else structure, each) for each in self._types]
             for each in self._types:
                 CONVERTER.get_structure_hook(each)
         except cattrs.errors.StructureHandlerNotFoundError as error:
@@ -159,7 +152,7 @@ class Command:
         try:
             plain = CONVERTER.unstructure(value, unstructure_as=wanted)
             # Through JSON, which makes lists of tuples and texts of keys.
-            same = _structure(wanted, json.loads(to_json(plain)))
+            same = structure(wanted, json.loads(to_json(plain)))
             is_same = same == value
         except RecursionError as error:
             raise TypeError(f"command {self.name!r}: argument {place + 1} is {_TOO_DEEP}: nothing was sent") from error
@@ -214,8 +207,8 @@ class Command:
         wanted = self._result_type
         if wanted is type(None):
             return None
-        result = _from_json(data.decode())
-        return result if type(result) is wanted and wanted in _PLAIN else _structure(wanted, result)
+        result = from_json(data.decode())
+        return result if type(result) is wanted and wanted in _PLAIN else structure(wanted, result)
 
 
 class Call:
@@ -236,7 +229,7 @@ class MachineType(Generic[State]):
         if not is_attrs or not issubclass(machine, StateMachine):
             raise ConfigError(f"{machine!r} must be an attrs class that inherits from replog.StateMachine")
         self.machine = machine
-        self._fields: Any = attrs.fields(typing.cast(Any, machine))
+        self.states = StateType(machine)
         self.commands: dict[tuple[str, int], Command] = {}
         self.by_attribute: dict[str, Command] = {}
         for attribute, member in inspect.getmembers_static(machine, inspect.isfunction):
@@ -255,68 +248,9 @@ class MachineType(Generic[State]):
         except TypeError as error:
             raise ConfigError(f"{self.machine.__name__}: all its fields need defaults: {error}") from error
         try:
-            self.check_savable(initial)
+            self.states.check(initial)
         except UnsavableStateError as error:
             raise ConfigError(f"{self.machine.__name__}, as it is at the beginning: {error}") from error
-
-    def check_savable(self, state: State) -> None:
-        """Raises `UnsavableStateError` if the state differs when it was written and read: in a value or a type."""
-        shapes = self.shapes(state)
-        self.check_saved(json.loads(self.state_json(state)), shapes)
-
-    def shapes(self, state: State) -> dict[str, Any]:
-        """The shape of each field. Raises `UnsavableStateError`."""
-        seen: set[int] = set()
-        shapes = {}
-        for each in self._fields:
-            try:
-                if not each.init:
-                    raise ShapeError("is not saved: remove its init=False")
-                shapes[each.name] = shape_of(getattr(state, each.name), seen)
-            # Whatever the classes of its values raise.
-            except Exception as error:
-                raise _unsavable(each.name, error) from error
-        return shapes
-
-    def check_saved(self, saved: Any, shapes: dict[str, Any]) -> None:
-        """Raises `UnsavableStateError` if these fields, read from JSON, are not read back as a state of these shapes that
-        is written as the same fields."""
-        try:
-            restored = self.decode_state(saved)
-        except Exception as error:
-            raise self._of_field(lambda each: _structure(each.type or Any, saved[each.name]), error) from error
-        for name, after in self.shapes(restored).items():
-            if shapes[name] != after:
-                raise _unsavable(
-                    name, ShapeError(f"differs when it was written and read: {difference(shapes[name], after)}")
-                )
-            if to_state_json(saved[name]) != self._field_json(restored, name):
-                raise _unsavable(name, ShapeError("differs when it was written and read: in a value"))
-
-    def state_json(self, state: State) -> str:
-        """The fields as JSON. Sets are sorted, so that equal states have the same JSON. Raises `UnsavableStateError`."""
-        try:
-            return to_state_json(CONVERTER.unstructure(state, unstructure_as=self.machine))
-        except Exception as error:
-            raise self._of_field(lambda each: self._field_json(state, each.name), error) from error
-
-    def _field_json(self, state: State, name: str) -> str:
-        wanted = getattr(self._fields, name).type
-        return to_state_json(CONVERTER.unstructure(getattr(state, name), unstructure_as=wanted or Any))
-
-    def _of_field(self, attempt: Callable[[Any], object], error: Exception) -> UnsavableStateError:
-        """The error that names the first field for which this fails, too."""
-        for each in self._fields:
-            try:
-                attempt(each)
-            except Exception as of_field:
-                return _unsavable(each.name, of_field)
-        return _unsavable("", error)
-
-    def decode_state(self, fields: Any) -> State:
-        """The state with these fields. Raises as cattrs does."""
-        state: State = CONVERTER.structure(fields, self.machine)
-        return state
 
     def find(self, function: Callable[..., Any]) -> Command:
         """The command that this method of the class is. Raises `ConfigError`."""
@@ -330,7 +264,7 @@ class MachineType(Generic[State]):
     def decode(self, body: bytes) -> Call:
         """The command that these bytes of an entry are. Raises `UnknownCommandError`."""
         try:
-            fields = _from_json(body.decode())
+            fields = from_json(body.decode())
             name, version = fields[0], fields[1]
             known = self.commands.get((name, version))
         except (ValueError, TypeError, LookupError, RecursionError) as error:
@@ -349,32 +283,6 @@ class MachineType(Generic[State]):
         if len(body) > _FLAT_BYTES_MAX and is_nested_deeper(body, _LEVELS_MAX):
             raise CommandRefusedError(f"the leader refuses it: an argument is {_TOO_DEEP}; nothing was written")
         return call
-
-
-def _make_converter() -> cattrs.Converter:
-    return make_converter(forbid_extra_keys=True, unstruct_collection_overrides={AbstractSet: _in_order})
-
-
-def _in_order(members: Iterable[Any]) -> list[Any]:
-    """The members of a set in an order that is the same in all processes, in which equal sets may iterate differently."""
-    found = list(members)
-    kinds = set(map(type, found))
-    # Others may have no order: dicts, which attrs classes become; None beside numbers; NaN.
-    has_order = kinds <= {int} or kinds <= {str}
-    return sorted(found, key=None if has_order else to_state_json)
-
-
-def _unsavable(field: str, error: Exception) -> UnsavableStateError:
-    problem = str(error)
-    if isinstance(error, cattrs.BaseValidationError):
-        problem = f"can't be read back: {'; '.join(cattrs.transform_error(error))}"
-    elif not isinstance(error, ShapeError):
-        problem = f"can't be saved: {type(error).__name__}: {error}"
-    return UnsavableStateError(f"field {field!r} {problem}" if field else problem)
-
-
-def _structure(wanted: Any, value: Any) -> Any:
-    return CONVERTER.structure(value, wanted)
 
 
 def _keywords_applied(function: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
@@ -405,15 +313,3 @@ _LEVELS_MAX = ARGUMENT_NESTING_MAX + 1  # of a body, which is a list
 _FLAT_BYTES_MAX = 2 * _LEVELS_MAX  # a shorter body cannot be nested deeper
 _TOO_DEEP = f"nested more than {ARGUMENT_NESTING_MAX} levels deep"
 _RESULT_TOO_DEEP = f"its result is nested more than {RESULT_NESTING_MAX} levels deep"
-CONVERTER = _make_converter()
-# One encoder for all: `json.dumps` with options makes one for each call.
-to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-# Unlike arguments, a state may have infinite numbers and NaN, which are not equal to themselves.
-to_state_json = json.JSONEncoder(separators=(",", ":")).encode
-_raw_decode = json.JSONDecoder().raw_decode
-
-
-def _from_json(text: str) -> Any:
-    """Parses JSON without `json.loads`'s search for the encoding and for spaces: a replay decodes every command."""
-    value, end = _raw_decode(text)
-    return value if end == len(text) else json.loads(text)

@@ -31,7 +31,8 @@ from replog.errors import (
     UnknownCommandError,
     UnsavableStateError,
 )
-from replog.machine.commands import Call, MachineType, State, to_json, to_state_json
+from replog.machine.commands import Call, MachineType, State
+from replog.machine.conversion import to_json, to_state_json
 from replog.machine.entries import Answer, Code, Kind, MachineEntry
 from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.model import Position
@@ -237,7 +238,7 @@ class Core(Generic[State]):
             for number, session in self._sessions.items()
         ]
         whole = [str(self.position), self.time_ns, self.commands, self._next_session, sessions]
-        text = f"{to_state_json(whole)[:-1]},{self.machine.state_json(self.state)}]"
+        text = f"{to_state_json(whole)[:-1]},{self.machine.states.json(self.state)}]"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _compare(self, body: bytes) -> None:
@@ -277,7 +278,7 @@ class Core(Generic[State]):
             "next_session": self._next_session,
             "sessions": sessions,
         }
-        return f'{to_state_json(fields)[:-1]},"state":{self.machine.state_json(self.state)}}}'.encode()
+        return f'{to_state_json(fields)[:-1]},"state":{self.machine.states.json(self.state)}}}'.encode()
 
     def load(self, data: bytes) -> None:
         """Restores a dumped state. Raises `UnknownCommandError` if that is of another version, `RemoteProtocolError` if
@@ -297,7 +298,7 @@ class Core(Generic[State]):
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RemoteProtocolError(f"a damaged snapshot of {machine.__name__}: {error!r}") from error
         try:
-            state = self.machine.decode_state(state_fields)
+            state = self.machine.states.decode(state_fields)
         except Exception as error:
             raise UnknownCommandError(
                 f"the fields in a snapshot are not those of {machine.__name__}: {error!r}"

@@ -76,7 +76,7 @@ class Saver:
         core, began_s = self._core, trio.current_time()
         self._looks = tuple(each for each in self._looks if each > core.commands)
         try:
-            core.machine.check_savable(core.state)
+            core.machine.states.check(core.state)
         except UnsavableStateError as error:
             raise UnsavableStateError(
                 f"machine {self._name!r} at {core.position}, after command {core.commands}: {error}. This member stops; the log "
@@ -107,7 +107,7 @@ class Saver:
     def _write(self) -> tuple[bytes, dict[str, Any]]:
         """The core as bytes, and the shapes of its state at the same time."""
         core = self._core
-        return core.dump(), core.machine.shapes(core.state)
+        return core.dump(), core.machine.states.shapes(core.state)
 
     async def _save(self, log: LogWriter, data: bytes, shapes: dict[str, Any]) -> None:
         position, commands = self._core.position, self._core.commands
@@ -128,4 +128,4 @@ class Saver:
             await self._logs.trim_log(self._name, before=position)
 
     def _check(self, data: bytes, shapes: dict[str, Any]) -> None:
-        self._core.machine.check_saved(json.loads(data)["state"], shapes)
+        self._core.machine.states.check_saved(json.loads(data)["state"], shapes)

@@ -104,8 +104,8 @@ def chain(levels: int) -> Node:
 
 
 def restored(state: Everything) -> Everything:
-    MACHINE.check_savable(state)
-    return MACHINE.decode_state(json.loads(MACHINE.state_json(state)))
+    MACHINE.states.check(state)
+    return MACHINE.states.decode(json.loads(MACHINE.states.json(state)))
 
 
 # -- sets -------------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_equal_sets_have_the_same_json(members: list[int | str | None], chance: 
     """Equal sets iterate in the order of insertion when hashes collide: hashes of members would differ."""
     shuffled = [*members]
     chance.shuffle(shuffled)
-    first, second = (MACHINE.state_json(Everything(choices=frozenset(each))) for each in (members, shuffled))
+    first, second = (MACHINE.states.json(Everything(choices=frozenset(each))) for each in (members, shuffled))
     assert first == second
 
 
@@ -155,7 +155,7 @@ def shared() -> Everything:
 )
 def test_state_changed_by_a_snapshot_is_refused_by_name(state: Everything, problem: str) -> None:
     with pytest.raises(UnsavableStateError, match=f"^field {problem}"):
-        MACHINE.check_savable(state)
+        MACHINE.states.check(state)
 
 
 def test_restorable_state_is_savable() -> None:
@@ -166,7 +166,7 @@ def test_restorable_state_is_savable() -> None:
         root=chain(STATE_NESTING_MAX),
         total=float("inf"),
     )
-    MACHINE.check_savable(state)
+    MACHINE.states.check(state)
     assert restored(state).made["b"] == []
 
 
