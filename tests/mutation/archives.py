@@ -94,8 +94,8 @@ MUTANTS = (
         "cookie-not-compared-again",
         "B4",
         "repair/archiver.py",
-        "        await archive.check()\n",
-        "",
+        "        await archive.check()\n        now_s",
+        "        now_s",
         "a directory that is mounted no more takes entries, which bookies drop then",
     ),
     _mutant(

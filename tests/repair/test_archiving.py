@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,6 +31,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.messages import CopyRequest, Request
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.quorum import Quorum
+from replog.records.archives import ArchiveRecord
 from replog.records.paths import NEXT_LEDGER_ID_KEY, ledger_key_path
 from replog.repair.archiver import Archiver
 from replog.testing.faults import Fault
@@ -317,16 +319,68 @@ async def test_b4_emptied_archive_gets_no_new_cookie(autojump_clock: trio.testin
         assert (await client.admin.add_archive(URL)).url == URL
 
 
-async def test_b4_archive_emptied_while_it_is_used_gets_no_entries(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize("is_copying", [False, True])
+async def test_b4_archive_emptied_while_it_is_used_gets_no_entries(
+    autojump_clock: trio.testing.MockClock, is_copying: bool
+) -> None:
     """A directory that is mounted no more takes objects, and loses them when it is mounted again."""
     async with ready(segments=2) as (world, store, client, data):
         await client.admin.archive_log("log", before="2:0")
-        mounted, store.contents = store.contents, {}
+        mounted = store.contents
+
+        def unmount(call: str) -> None:
+            if call == "put" or not is_copying:
+                store.begins, store.contents = (lambda _call: None), {}
+
+        store.begins = unmount
         with pytest.raises(ArchiveError, match=r"has no cookie: it was emptied, or is not mounted \(B4\)"):
             await client.admin.archive_log("log")
         store.contents = mounted
         await release(world)
         assert await read_log(client) == data
+
+
+def no_space(call: str) -> None:
+    if call == "put":
+        raise ArchiveError(URL, "no space")
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_two_clients_add_one_archive_at_once(monkeypatch: pytest.MonkeyPatch, is_killed: bool) -> None:
+    """Both have a record before either puts its cookie. One may be killed then: its record stands in nobody's way."""
+    async with cluster(3) as world:
+        with_archive(world)
+        async with world.client(QUICK) as client, world.client(QUICK) as other:
+            await write(client, segments=1)
+            begun, both = list[str](), trio.Event()
+            create_key = LedgerRecords.create_key
+
+            async def create_both(self: LedgerRecords, key: str, value: bytes) -> bool:
+                begun.append(key)
+                found = await create_key(self, key, value)
+                if len(begun) == 2:
+                    both.set()
+                await both.wait()
+                if is_killed and key == begun[1]:
+                    raise ConnectionAbortedError
+                return found
+
+            monkeypatch.setattr(LedgerRecords, "create_key", create_both)
+            added = list[ArchiveRecord]()
+
+            async def add(by: replog.Client) -> None:
+                with contextlib.suppress(ConnectionAbortedError):
+                    added.append(await by.admin.add_archive(URL))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(add, client)
+                nursery.start_soon(add, other)
+            monkeypatch.undo()
+            assert len(begun) == 2
+            assert len({each.archive_id for each in added}) == 1
+            assert list(await client.admin.archives()) == [await other.admin.add_archive(URL)] == added[:1]
+            assert len(await world.metastore.children("archives")) == 1
+            assert (await client.admin.archive_log("log", archive=URL)).fragments == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.CONFLICT])
@@ -342,11 +396,18 @@ async def test_archive_added_halfway_is_used_for_nothing(fault: Fault) -> None:
             world.metastore.fail_next("put", fault, under="archives/", times=10_000)
             with pytest.raises(MetastoreError):
                 await client.admin.add_archive(URL)
-            with pytest.raises(ArchiveError, match="it was not added to its end: add it again"):
-                await client.admin.archive_log("log", archive=URL)
-            store.contents.clear()  # killed before it had put the cookie
             world.metastore._planned.clear()
+            with pytest.raises(ConfigError, match="names none of the archives"):
+                await client.admin.archive_log("log", archive=URL)
+            assert (await client.admin.collect_archives(grace_s=0.0)).objects == 0
+            store.contents.clear()  # killed before it had put the cookie
+            store.begins = no_space
+            for _ in range(2):
+                with pytest.raises(ArchiveError, match="no space"):
+                    await client.admin.add_archive(URL)
+            store.begins = lambda _call: None
             await client.admin.add_archive(URL)
+            assert len(await world.metastore.children("archives")) == 1
             assert (await client.admin.archive_log("log")).fragments == 1
             with pytest.raises(ArchiveError, match="B4"):
                 store.contents.clear()

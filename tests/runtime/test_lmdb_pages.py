@@ -72,3 +72,21 @@ async def test_file_in_use_by_others_is_not_damaged(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(lmdb_pages, "Pages", Slow)
     check_pages(str(tmp_path / DATA_FILE), 1000)
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+async def test_metastore_cut_within_its_last_large_value_is_refused(tmp_path: Path, pages: int) -> None:
+    """LMDB would make the file as long as before, and the value end in zeros."""
+    metastore = LMDBMetastore(str(tmp_path))
+    for number in range(6):
+        await metastore.create(f"logs/{number}", bytes([number + 1]) * 9000)
+    await metastore.aclose()
+    data = tmp_path / DATA_FILE
+    meta = check_data_file(str(data))
+    last = max(used(data, meta))
+    with data.open("r+b") as file:
+        file.truncate((last + 1 - pages) * meta.page_bytes)
+    again = LMDBMetastore(str(tmp_path))
+    with pytest.raises(MetastoreCorruptError, match=r"data.mdb is damaged"):
+        await again.get("logs/5")
+    await again.aclose()

@@ -63,7 +63,7 @@ class DirectoryArchive(Archive):
         """Removes what killed programs left beside this file long before, by the clock of their disk."""
         now_s = unfinished.stat().st_mtime
         for each in unfinished.parent.iterdir():
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # it is another user's, or open there: it harms nothing
                 if now_s - each.stat().st_mtime > _LEFT_S:
                     each.unlink()
 

@@ -116,9 +116,9 @@ class ArchiveReader:
         at = next((at for at, each in enumerate(objects) if entry_id <= each.name.last_entry_id), len(objects))
         if at == len(objects) or objects[at].name.first_entry_id > entry_id:
             self._copies.pop((ledger_id, archive), None)
-            raise (await self._opened(archive)).problem(
-                f"no object of copy {archive} has entry {entry_id} of ledger {ledger_id}: {_MISSING}"
-            )
+            opened = await self._opened(archive)
+            await opened.check()  # a directory that is mounted no more has no objects either
+            raise opened.problem(f"no object of copy {archive} has entry {entry_id} of ledger {ledger_id}: {_MISSING}")
         return await self._read_batches(objects, at, entry_id, bytes_max)
 
     async def objects(self, ledger_id: int, archive: str) -> list[ArchivedObject]:

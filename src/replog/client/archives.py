@@ -110,38 +110,56 @@ class Archives:
         """Makes an archive of the store at this URL, or finds the one that it is: puts a cookie there. Raises `ArchiveError` if
         the store has another's cookie, or has lost its own, or does not keep conditions; `ConfigError`, `MetastoreError`.
         Adding again is harmless."""
-        known = [each for each in await self.list() if each.url == url]
-        entropy = current_entropy()
-        record = known[0] if known else ArchiveRecord(entropy.token(8), url, entropy.token(), is_unfinished=True)
-        opened = OpenedArchive(record, self._open_store(url), self._calls)
+        store, entropy = self._open_store(url), current_entropy()
+        record = await self._begun(url, store)
+        if record is None:
+            record = ArchiveRecord(entropy.token(8), url, entropy.token(), is_unfinished=True)
+        opened = OpenedArchive(record, store, self._calls)
         if record.is_unfinished and await opened.cookie() is None:
             await self._records.create_key(archive_key_path(record.archive_id), record.encoded())
-            await opened.call(opened.store.put, COOKIE_NAME, [record.cookie()])
-        try:
-            await opened.check()
-        except ArchiveError:
-            if not known:  # nothing can name it: whoever opens it finds this cookie
-                await self._records.delete_key(archive_key_path(record.archive_id))
-            raise
-        if await opened.call(opened.store.put, COOKIE_NAME, [record.cookie()]):
+            await opened.call(store.put, COOKIE_NAME, [record.cookie()])
+            # Another client may have put its cookie before: then it is the archive of both.
+            record = await self._begun(url, store) or record
+            opened = OpenedArchive(record, store, self._calls)
+        await opened.check()
+        if await opened.call(store.put, COOKIE_NAME, [record.cookie()]):
             raise opened.problem("its store replaces objects that exist: use one that can create without replacing")
         return await self._finished(record)
 
+    async def list(self) -> Sequence[ArchiveRecord]:
+        """The archives that were added, sorted by URL. Raises `MetastoreError`."""
+        return [each for each in await self._all() if not each.is_unfinished]
+
+    async def _all(self) -> Sequence[ArchiveRecord]:
+        metastore = self._records.metastore
+        found = await self._records.read("listing archives", lambda: metastore.values(ARCHIVES_KEY))
+        return sorted((decode_archive(word, each.value) for word, each in found.items()), key=lambda each: each.url)
+
+    async def _begun(self, url: str, store: Archive) -> ArchiveRecord | None:
+        """The record of the archive with this URL. Of those that were not finished, the one whose cookie is in the store; any, if
+        it has none."""
+        found = [each for each in await self._all() if each.url == url]
+        for each in found:
+            if not each.is_unfinished or await OpenedArchive(each, store, self._calls).cookie() in (
+                None,
+                each.cookie(),
+            ):
+                return each
+        return None
+
     async def _finished(self, record: ArchiveRecord) -> ArchiveRecord:
-        """From now on a store without its cookie is refused: it was emptied, or is not mounted."""
+        """From now on a store without its cookie is refused: it was emptied, or is not mounted. Others that were begun with this
+        URL can never be finished."""
         finished = attrs.evolve(record, is_unfinished=False)
         if record.is_unfinished:
             key, metastore = archive_key_path(record.archive_id), self._records.metastore
             found = await self._records.read(f"reading archive {record.archive_id}", lambda: metastore.get(key))
             with suppress(VersionConflictError):  # another client has added it at this moment
                 await self._records.write(key, finished.encoded(), found.version)
+        for each in await self._all():
+            if each.is_unfinished and each.url == record.url:
+                await self._records.delete_key(archive_key_path(each.archive_id))
         return finished
-
-    async def list(self) -> Sequence[ArchiveRecord]:
-        """The archives that were added, sorted by URL. Raises `MetastoreError`."""
-        metastore = self._records.metastore
-        found = await self._records.read("listing archives", lambda: metastore.values(ARCHIVES_KEY))
-        return sorted((decode_archive(word, each.value) for word, each in found.items()), key=lambda each: each.url)
 
     async def opened(self, archive_id: str) -> OpenedArchive:
         """The archive with this id. Raises `ArchiveError` if it is not what the record says, or this program cannot open it;

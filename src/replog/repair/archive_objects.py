@@ -91,6 +91,8 @@ async def _audited(
     try:
         archive = await archives.opened(archive_id)
         objects = await archive.copy(ledger_id, copy)
+        if not objects:
+            await archive.check()
     except ArchiveError as error:
         return [], [ArchiveProblem(ledger_id, first, last, str(error))]
     sizes: list[int] = []

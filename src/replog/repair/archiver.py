@@ -57,6 +57,7 @@ class Archiver:
         `EntryUnreadableError`, `UnauthorizedError`, `LedgerNotFoundError`, `MetastoreError`: fragments before that are
         archived."""
         archive = await self._archives.opened(archive_id)
+        await archive.check()
         metadata, _ = await self._ledgers.records.get(ledger_id)
         self._ledgers.authorize(metadata, password)
         moved = MovedEntries()

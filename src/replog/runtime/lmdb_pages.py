@@ -241,6 +241,9 @@ class Pages:
             raise _FaultError(str(error)) from error
         found: tuple[int, ...] = _OVERFLOW_HEAD.unpack(head.ljust(_OVERFLOW_HEAD.size, b"\0"))
         number, _, flags, pages = found
+        size_bytes = os.fstat(self._fd).st_size
+        if (page + needed) * self._page_bytes > size_bytes:
+            raise _FaultError(f"a value of {size} bytes should be at page {page}, and the file ends at {size_bytes}")
         if (number, flags) != (page, OVERFLOW) or pages < needed or page + pages > self._meta.last_page + 1:
             words = f"{pages} pages of kind {flags} with the number {number}"
             raise _FaultError(f"a value of {size} bytes should be at page {page}, and {words} are there")
