@@ -271,6 +271,7 @@ def test_command_raising_no_exception_counts_as_applied(name: str) -> None:
     [
         (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
         (signal.SIGTERM, lambda *_: exec("raise SystemExit(0)"), SystemExit),
+        (signal.SIGALRM, lambda *_: exec("raise TimeoutError"), TimeoutError),
     ],
 )
 def test_signal_during_a_command_is_not_its_result(

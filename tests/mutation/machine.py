@@ -267,7 +267,7 @@ MUTANTS = (
     _mutant(
         "signal-as-result",
         "core",
-        "            if not isinstance(error, Exception) and is_of_handler(error):\n                raise\n",
+        "            if is_of_handler(error):\n                raise\n",
         "",
         "Ctrl-C in one process is the result of a command there, which the others have applied",
     ),

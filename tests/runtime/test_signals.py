@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,9 +19,26 @@ class Ending:
     def leave(self, _number: int, _frame: object) -> None:
         raise SystemExit(3)
 
+    def __call__(self, *_: object) -> None:
+        self.leave(0, None)
+
 
 def leave(code: int, _number: int, _frame: object) -> None:
     raise SystemExit(code)
+
+
+def end_once(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # the next one ends the process
+    raise SystemExit(3)
+
+
+def time_out(_number: int, _frame: object) -> None:
+    raise TimeoutError
+
+
+def forgetful(number: int, frame: object) -> None:
+    del number, frame
+    raise SystemExit(3)
 
 
 @contextmanager
@@ -46,12 +64,24 @@ def caught(raising: Callable[[], object]) -> bool:
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGTERM, Ending().leave),
         (signal.SIGTERM, partial(leave, 3)),
+        (signal.SIGTERM, Ending()),
+        (signal.SIGTERM, end_once),
+        (signal.SIGTERM, forgetful),
+        (signal.SIGALRM, time_out),
     ],
 )
 def test_exception_of_a_handler_is_recognized(number: int, handler: Any) -> None:
     with handled(number, handler):
         assert caught(lambda: signal.raise_signal(number))
         assert not caught(lambda: int("x"))
+
+
+def test_exception_of_code_with_its_callers_frame_is_no_handlers() -> None:
+    def look(*_: object) -> None:
+        caller = sys._getframe(1)
+        raise LookupError(caller.f_lineno)
+
+    assert not caught(look)
 
 
 def test_ctrl_c_is_recognized_under_trio() -> None:

@@ -201,7 +201,7 @@ class Core(Generic[State]):
             raise
         except BaseException as error:
             # A command does not wait, so nobody cancels it. But a signal may come at any time, to this process only.
-            if not isinstance(error, Exception) and is_of_handler(error):
+            if is_of_handler(error):
                 raise
             shown = [type(error).__name__, _text_of(error)]
             return Code.FAILED, to_json(shown).encode()
