@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import signal
 from collections import defaultdict, deque
 from collections.abc import Callable
+from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -47,6 +50,34 @@ class Node:
     below: Node | None = None
 
 
+class Colour(Enum):
+    RED = "red"
+
+
+@attrs.define(eq=False)
+class Account:
+    balance: int = 0
+
+
+@attrs.define(unsafe_hash=True)
+class Hashed:
+    balance: int = 0
+
+
+@dataclasses.dataclass(eq=False)
+class Plain:
+    balance: int = 0
+
+    @cached_property
+    def twice(self) -> int:
+        return 2 * self.balance
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    balance: int = 0
+
+
 @attrs.define
 class Everything(replog.StateMachine):
     points: set[Point] = attrs.field(factory=set)
@@ -62,6 +93,11 @@ class Everything(replog.StateMachine):
     last: deque[int] = attrs.field(factory=deque)
     root: Node | None = None
     nodes: list[Node] = attrs.field(factory=list)
+    accounts: list[Account] = attrs.field(factory=list)
+    hashed: list[Hashed] = attrs.field(factory=list)
+    plains: list[Plain] = attrs.field(factory=list)
+    fixed: list[Point | Fixed] = attrs.field(factory=list)
+    colours: list[Colour] = attrs.field(factory=list)
 
     @replog.command
     def put(self, value: Any) -> None:
@@ -128,6 +164,11 @@ def test_equal_sets_have_the_same_json(members: list[int | str | None], chance: 
 # -- states that a snapshot would change ------------------------------------------------------------------------------
 
 
+def with_extra(value: Any) -> Any:
+    value.extra = 1
+    return value
+
+
 def shared() -> Everything:
     node = Node()
     return Everything(root=node, nodes=[node])
@@ -142,6 +183,7 @@ def shared() -> Everything:
         (Everything(anything=Point(1, 2)), "'anything' differs .*: Point becomes dict"),
         (Everything(by_number={1: "a"}), "'by_number' differs .*: int becomes str"),
         (Everything(by_flag={False: "a"}), "'by_flag' differs .*: in a value"),
+        (Everything(by_flag={False: "a", True: "b"}), "'by_flag' differs .*: in the number of its items"),
         (Everything(total=0), "'total' differs .*: int becomes float"),
         (Everything(plain=defaultdict(int)), "'plain' differs .*: defaultdict becomes dict"),
         (Everything(last=deque([1], 3)), "'last' differs .*: 3 becomes None"),
@@ -149,6 +191,10 @@ def shared() -> Everything:
         (Everything(anything=object()), "'anything' can't be saved: TypeError"),
         (Everything(lists=["a"]), "'lists' can't be read back: invalid"),  # type: ignore[list-item]
         (shared(), "'nodes' has a Node that is also elsewhere"),
+        (Everything(accounts=2 * [Account()]), "'accounts' has a Account that is also elsewhere"),
+        (Everything(hashed=2 * [Hashed()]), "'hashed' has a Hashed that is also elsewhere"),
+        (Everything(plains=2 * [Plain()]), "'plains' has a Plain that is also elsewhere"),
+        (Everything(plains=[with_extra(Plain())]), "'plains' has the attribute 'extra' of Plain, which is no field"),
         (Everything(anything=nested(STATE_NESTING_MAX + 1)), "'anything' is nested more than 128 levels"),
         (Everything(root=chain(5000)), "'root' is nested more than 128 levels"),
     ],
@@ -165,7 +211,11 @@ def test_restorable_state_is_savable() -> None:
         last=deque([1]),
         root=chain(STATE_NESTING_MAX),
         total=float("inf"),
+        plains=[Plain(2)],
+        fixed=[*2 * [Point(1, 2)], *2 * [Fixed(3)]],
+        colours=2 * [Colour.RED],
     )
+    assert state.plains[0].twice == 4  # kept in the object
     MACHINE.states.check(state)
     assert restored(state).made["b"] == []
 
@@ -182,6 +232,27 @@ def test_class_is_refused_if_a_snapshot_would_change_its_initial_state() -> None
     for machine, problem in ((Wrong, "'counts' differs"), (Left, "'count' is not saved: remove its init=False")):
         with pytest.raises(ConfigError, match=problem):
             MachineType(machine)
+
+
+def test_attribute_of_the_machine_is_refused_if_it_is_no_field() -> None:
+    @attrs.define(slots=False)
+    class Open(replog.StateMachine):
+        count: int = 0
+
+    machine = MachineType(Open)
+    core = Core(machine)
+    machine.states.check(core.state)
+    core.state.extra = 1  # type: ignore[attr-defined]
+    for attempt in (machine.states.shapes, machine.states.check):
+        with pytest.raises(UnsavableStateError, match=r"^the attribute 'extra' of Open is no field"):
+            attempt(core.state)
+
+
+def test_type_quoted_in_part_is_explained() -> None:
+    nodes = attrs.field(type=dict[str, "Node"], factory=lambda: {"a": Node()})
+    machine = attrs.make_class("Quoted", {"nodes": nodes}, bases=(replog.StateMachine,))
+    with pytest.raises(ConfigError, match=r"'nodes' can't be saved: .* Node .* quotes"):
+        MachineType(machine)
 
 
 # -- nesting ----------------------------------------------------------------------------------------------------------

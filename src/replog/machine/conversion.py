@@ -5,11 +5,13 @@ Sets have one order in all processes, and nothing is taken for another type than
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+import attrs
 from cattrs.preconf.json import make_converter
 
 
@@ -33,9 +35,17 @@ def _in_order(members: Iterable[Any]) -> list[Any]:
     return sorted(found, key=None if has_order else to_state_json)
 
 
+def _refuse(value: object) -> Any:
+    kind = type(value)
+    problem = f"Object of type {kind.__name__} is not JSON serializable"
+    if attrs.has(kind) or dataclasses.is_dataclass(kind):
+        problem += ": the annotation names another type, or has quotes around a part of it; put them around the whole"
+    raise TypeError(problem)
+
+
 CONVERTER = make_converter(forbid_extra_keys=True, unstruct_collection_overrides={AbstractSet: _in_order})
 # One encoder for all: `json.dumps` with options makes one for each call.
-to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+to_json = json.JSONEncoder(allow_nan=False, default=_refuse, separators=(",", ":")).encode
 # Unlike arguments, a state may have infinite numbers and NaN, which are not equal to themselves.
-to_state_json = json.JSONEncoder(separators=(",", ":")).encode
+to_state_json = json.JSONEncoder(default=_refuse, separators=(",", ":")).encode
 _raw_decode = json.JSONDecoder().raw_decode

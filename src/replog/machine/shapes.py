@@ -3,7 +3,9 @@
 Rules:
 - JSON does not show that: a tuple becomes a list, the key 1 a text, a defaultdict a dict. So the shape of a state is
   compared, too: the types of everything in it.
-- An object that commands may change has one place in the state. Restored, an object with two places is two objects.
+- An object that commands may change has one place in the state. Restored, an object with two places is two objects. It
+  may be hashable: so are objects of attrs classes with `eq=False`.
+- Objects have no attributes but their fields.
 - Nesting is limited, far below what Python's stack takes: what one process saved, every other one can restore.
 """
 
@@ -14,7 +16,8 @@ import re
 import typing
 from collections import deque
 from collections.abc import Iterable
-from functools import cache
+from enum import Enum
+from functools import cache, cached_property
 from typing import Any
 
 import attrs
@@ -56,7 +59,8 @@ def difference(before: Any, after: Any) -> str:
         for one, other in zip(before, after, strict=True):
             if one != other:
                 return difference(one, other)
-    return f"{_name(before)} becomes {_name(after)}"
+    names = _name(before), _name(after)
+    return "in the number of its items" if names[0] == names[1] else " becomes ".join(names)
 
 
 def _shape(value: object, level: int, seen: set[int]) -> Any:
@@ -65,7 +69,7 @@ def _shape(value: object, level: int, seen: set[int]) -> Any:
         return kind
     if level > STATE_NESTING_MAX:
         raise ShapeError(f"is nested more than {STATE_NESTING_MAX} levels deep")
-    if kind.__hash__ is None:  # it can be changed
+    if _is_changeable(kind):
         if id(value) in seen:
             raise ShapeError(
                 f"has a {kind.__name__} that is also elsewhere in the state: restored, it would be two; put a copy there"
@@ -74,6 +78,11 @@ def _shape(value: object, level: int, seen: set[int]) -> Any:
     level += 1
     names = _attributes(kind)
     if names is not None:
+        extra = extra_attribute(value)
+        if extra is not None:
+            raise ShapeError(
+                f"has the attribute {extra!r} of {kind.__name__}, which is no field, so it is not saved: make it a field"
+            )
         return kind, *_shapes([getattr(value, name) for name in names], level, seen)
     if isinstance(value, dict):
         made = getattr(value, "default_factory", None)
@@ -92,8 +101,39 @@ def _shapes(values: Iterable[object], level: int, seen: set[int]) -> tuple[Any, 
     return kinds if _ATOMS.issuperset(kinds) else tuple([_shape(each, level, seen) for each in values])
 
 
+def extra_attribute(value: object) -> str | None:
+    """The name of an attribute of this object that is no field of its class, and no `functools.cached_property`."""
+    found = getattr(value, "__dict__", None)
+    if not found:
+        return None
+    kind: Any = type(value)
+    known = _known_attributes(kind)
+    return None if found.keys() <= known else min(found.keys() - known)
+
+
+@cache
+def _known_attributes(kind: type) -> frozenset[str]:
+    kept = {name for each in kind.__mro__ for name, found in vars(each).items() if type(found) is cached_property}
+    return frozenset({*(_attributes(kind) or ()), *kept, "_attrs_cached_hash"})
+
+
+@attrs.frozen
+class _Frozen:
+    """To know attrs' frozen classes by."""
+
+
+@cache
+def _is_changeable(kind: Any) -> bool:
+    if _attributes(kind) is None:
+        return kind.__hash__ is None
+    is_frozen: bool = kind.__setattr__ is _Frozen.__setattr__ if attrs.has(kind) else kind.__dataclass_params__.frozen
+    return not is_frozen
+
+
 @cache
 def _attributes(kind: type) -> tuple[str, ...] | None:
+    if issubclass(kind, Enum):
+        return None  # even if a dataclass is mixed in
     if attrs.has(kind):
         found: Iterable[Any] = attrs.fields(kind)
     elif dataclasses.is_dataclass(kind):

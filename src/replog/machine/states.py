@@ -11,7 +11,7 @@ import cattrs
 
 from replog.errors import UnsavableStateError
 from replog.machine.conversion import CONVERTER, structure, to_state_json
-from replog.machine.shapes import ShapeError, difference, shape_of
+from replog.machine.shapes import ShapeError, difference, extra_attribute, shape_of
 
 State = TypeVar("State")
 
@@ -30,6 +30,12 @@ class StateType(Generic[State]):
 
     def shapes(self, state: State) -> dict[str, Any]:
         """The shape of each field. Raises `UnsavableStateError`."""
+        extra = extra_attribute(state)
+        if extra is not None:
+            problem = (
+                f"the attribute {extra!r} of {self._machine.__name__} is no field, so it is not saved: make it a field"
+            )
+            raise UnsavableStateError(problem)
         seen: set[int] = set()
         shapes = {}
         for each in self._fields:
