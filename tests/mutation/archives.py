@@ -91,6 +91,14 @@ MUTANTS = (
         "an archive whose directory is not mounted is begun again, and takes entries that the mount hides",
     ),
     _mutant(
+        "half-added-before-whole",
+        "B4",
+        "client/archives.py",
+        "            if not each.is_unfinished:\n                return each\n",
+        "            return each\n",
+        "a client that was killed while it added an archive lets others begin it again where its directory is not mounted",
+    ),
+    _mutant(
         "cookie-not-compared-again",
         "B4",
         "repair/archiver.py",

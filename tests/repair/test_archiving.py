@@ -340,6 +340,23 @@ async def test_b4_archive_emptied_while_it_is_used_gets_no_entries(
         assert await read_log(client) == data
 
 
+async def test_b4_half_added_archive_is_not_begun_beside_a_whole_one() -> None:
+    """A client was killed before it deleted the record of its own attempt: that is no archive whose cookie may be put."""
+    async with cluster(3) as world:
+        store = with_archive(world)
+        async with world.client(QUICK) as client:
+            added = await client.admin.add_archive(URL)
+            left = ArchiveRecord("0" * 16, URL, "nonce", is_unfinished=True)
+            await world.metastore.create(f"archives/{left.archive_id}", left.encoded())
+            mounted, store.contents = store.contents, {}
+            with pytest.raises(ArchiveError, match="B4"):
+                await client.admin.add_archive(URL)
+            assert store.contents == {}
+            store.contents = mounted
+            assert await client.admin.add_archive(URL) == added
+            assert await world.metastore.children("archives") == [added.archive_id]
+
+
 def no_space(call: str) -> None:
     if call == "put":
         raise ArchiveError(URL, "no space")

@@ -136,16 +136,14 @@ class Archives:
         return sorted((decode_archive(word, each.value) for word, each in found.items()), key=lambda each: each.url)
 
     async def _begun(self, url: str, store: Archive) -> ArchiveRecord | None:
-        """The record of the archive with this URL. Of those that were not finished, the one whose cookie is in the store; any, if
-        it has none."""
+        """The record of the archive with this URL: the finished one, whatever is in its store. Without one, of those that were
+        begun, the one whose cookie is in the store; any of them, if it has none."""
         found = [each for each in await self._all() if each.url == url]
         for each in found:
-            if not each.is_unfinished or await OpenedArchive(each, store, self._calls).cookie() in (
-                None,
-                each.cookie(),
-            ):
+            if not each.is_unfinished:
                 return each
-        return None
+        cookie = await OpenedArchive(found[0], store, self._calls).cookie() if found else None
+        return next((each for each in found if cookie in (None, each.cookie())), None)
 
     async def _finished(self, record: ArchiveRecord) -> ArchiveRecord:
         """From now on a store without its cookie is refused: it was emptied, or is not mounted. Others that were begun with this

@@ -76,6 +76,7 @@ class Pages:
         self._fd = fd
         self._meta = meta
         self._page_bytes = meta.page_bytes
+        self._file_bytes = os.fstat(fd).st_size  # what a state needs was written before its meta page
         self._is_sound = is_sound
         self._used: set[int] = set()
 
@@ -241,9 +242,10 @@ class Pages:
             raise _FaultError(str(error)) from error
         found: tuple[int, ...] = _OVERFLOW_HEAD.unpack(head.ljust(_OVERFLOW_HEAD.size, b"\0"))
         number, _, flags, pages = found
-        size_bytes = os.fstat(self._fd).st_size
-        if (page + needed) * self._page_bytes > size_bytes:
-            raise _FaultError(f"a value of {size} bytes should be at page {page}, and the file ends at {size_bytes}")
+        if (page + needed) * self._page_bytes > self._file_bytes:
+            raise _FaultError(
+                f"a value of {size} bytes should be at page {page}, and the file ends at {self._file_bytes}"
+            )
         if (number, flags) != (page, OVERFLOW) or pages < needed or page + pages > self._meta.last_page + 1:
             words = f"{pages} pages of kind {flags} with the number {number}"
             raise _FaultError(f"a value of {size} bytes should be at page {page}, and {words} are there")
