@@ -90,7 +90,7 @@ class OpenedArchive:
                 "has the cookie of another archive, or of another cluster",
                 "Put the right one back; a new archive takes another prefix",
             )
-        raise self.problem(f"its store {what} (B4): nothing was read or written. {remedy}")
+        raise self.problem(f"its store {what} (B4): it is not used. {remedy}")
 
     def problem(self, what: str) -> ArchiveError:
         """An error about this archive."""
